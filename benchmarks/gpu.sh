@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU: three commands of at most 9 minutes each, on a bare CUDA machine without network.
+# Everything that needs a GPU: two commands of at most 6 minutes each, on a bare CUDA machine without network.
 #
-#     bash benchmarks/gpu.sh right [OUT]   # is it right, what can the card do, where does a round's time go
-#     bash benchmarks/gpu.sh fast [OUT]    # which way is the fastest, beside FL-Simulator and pfl
-#     bash benchmarks/gpu.sh long [OUT]    # 200 rounds of FedTOGA with evaluations; rounds of others' benchmarks
+#     bash benchmarks/gpu.sh right [OUT]   # tests, users' commands; then which way is the fastest, beside FL-Simulator
+#     bash benchmarks/gpu.sh fast [OUT]    # where a round's time goes; others' benchmarks, sweeps, many rounds, compiled code
 #     DEVICE=cpu bash benchmarks/gpu.sh right [OUT]    # all pieces, tiny, where there is no GPU
 #
 # Results go to OUT/<command>.txt, traces for chrome://tracing to OUT: at most four files, below 16 MB each. Predictions (predictions.py)
-# stand beside measurements. Compiled code is kept in OUT.inductor for the next command on the same machine.
+# stand beside measurements. Before the command, END=500 gives it more seconds, and SKIP=1 leaves out tests and users' commands.
 #
 # The machine needs Python >= 3.11 with torch >= 2.8 and torchvision for its CUDA, lightning >= 2.6, torchmetrics, click, tensorboard, rich,
 # matplotlib, pandas, jinja2, numpy, scikit-learn, scipy, pillow, typing-extensions, pytest and pytest-xdist. Carry in .whl/ what else there must
@@ -23,14 +22,13 @@
 # Nothing here changes the GPU's settings; several processes on it take turns, unless somebody has started NVIDIA's MPS.
 set -u
 cd "$(dirname "$0")/.."
-COMMAND=${1:?right, fast or long} OUT=${2:-/tmp/fl_lightning-gpu}
+COMMAND=${1:?right or fast} OUT=${2:-/tmp/fl_lightning-gpu}
 PYTHON=${PYTHON:-python3} DEVICE=${DEVICE:-cuda} OUT=${OUT%/} FL_SIMULATOR=${FL_SIMULATOR:-.gpu/FL-Simulator}
 PEERS=${PEERS:-.gpu/peers} PEERS_PYTHON=${PEERS_PYTHON:-$PYTHON}
-END=520 TIME_FACTOR=1 PRECISION=bf16-mixed FEW=() RUNS=() TEST=() EPOCHS=5 ROUNDS=200 TURNS=20 REPEATS=3 CEILINGS=()
-EXACT=sequential-fp32,stacked-fp32,graph-fp32,branches-fp32,stacked-graph-fp32,stacked-unfold-graph-fp32
-EAGER=sequential,graph,branches,stacked,stacked-graph,stacked-unfold-graph
+END=${END:-330} TIME_FACTOR=1 PRECISION=bf16-mixed FEW=() RUNS=() TEST=() EPOCHS=5 ROUNDS=200 TURNS=20 REPEATS=3 CEILINGS=()
+EAGER=branches,stacked-graph,graph,stacked,sequential,stacked-unfold-graph
 COMPILED=branches-compile,compile-graph,stacked-compile-graph,compile
-ENGINES=pfl-1,ours-1-bf16-branches,ours-1-bf16-stacked50-graph,pfl-3,pfl-2,ours-1-stacked50-graph
+ENGINES=pfl-1,ours-1-bf16-stacked50-graph,pfl-3,ours-1-bf16-branches,pfl-2,ours-1-stacked50-graph
 if [ "$DEVICE" = cpu ]; then # enough to see that every piece runs
   END=3000 TIME_FACTOR=6 PRECISION=32-true FEW=(--clients 2 --samples 20) RUNS=(--runs 2 --turns 1) TEST=(--test 20) EPOCHS=1 ROUNDS=2 TURNS=2 REPEATS=1
   CEILINGS=(--clients 2 --batch 2 --times 1 --megabytes 1 --layers "resnet 4") COMPILED=branches-compile ENGINES=pfl-1,ours-1-bf16-branches
@@ -73,47 +71,58 @@ split() { # model, algorithm, way
 TOGA=(--algorithm fedtoga --epochs "$EPOCHS" --rounds "$REPEATS" --like-fl-simulator)
 if [ -d "$FL_SIMULATOR" ]; then TOGA+=(--fl-simulator "$FL_SIMULATOR"); fi
 
+DIGITS=("$PYTHON" -P -m fl_lightning.recipes.digits --accelerator "$DEVICE")
+SCAFFOLD=(--algorithm scaffold --deterministic)
+
+users() { # what users type first; the digits are in scikit-learn
+  rm -rf "$OUT.runs"
+  piece 60 "${DIGITS[@]}" --run-dir "$OUT.runs/fedtoga" # on a CPU: 92 % after 100 rounds
+  piece 60 "${DIGITS[@]}" --run-dir "$OUT.runs/branches" --algorithm fedlesam_d --executor branches --precision bf16-mixed --rounds 20
+  piece 40 "${DIGITS[@]}" --run-dir "$OUT.runs/whole" "${SCAFFOLD[@]}" --rounds 20
+  piece 40 "${DIGITS[@]}" --run-dir "$OUT.runs/halves" "${SCAFFOLD[@]}" --rounds 10
+  piece 40 "${DIGITS[@]}" --run-dir "$OUT.runs/halves" "${SCAFFOLD[@]}" --rounds 20 --resume
+  piece 20 "$PYTHON" -c "import filecmp, sys; sys.exit(not filecmp.cmp(*sys.argv[1:], shallow=False))" \
+    "$OUT.runs/whole/model.pt" "$OUT.runs/halves/model.pt" # the same bits
+  piece 90 "$PYTHON" -P -m fl_lightning table benchmarks/digits.yaml --seeds 0,1,2,3 --methods fedavg,fedtoga --stack 4 \
+    --rounds 20 --jobs 1 --accelerator "$DEVICE" --runs "$OUT.runs/table" # on a CPU: 87.28 ± 1.44 and 93.40 ± 0.98
+}
+
 right() { # correctness first: no timing counts before
   piece 20 "$PYTHON" -P -c "import fl_lightning.experiment"
-  piece 200 "$PYTHON" -P -m pytest -q -n 4 -p no:cacheprovider \
-    -o filterwarnings=default tests/test_cuda.py tests/federation/test_row_transfers.py
-  ways 70 50 lenet 32-true "$EXACT" --algorithm fedtoga --rounds 2 # each says how far its weights are from the first's
-  piece 60 "$PYTHON" benchmarks/ceilings.py --accelerator "$DEVICE" "${CEILINGS[@]}"
-  if [ -d "$FL_SIMULATOR" ]; then
-    for model in resnet18_gn lenet; do
-      piece 60 "$PYTHON" benchmarks/fl_simulator.py --path "$FL_SIMULATOR" --device "$DEVICE" --model "$model" \
-        --method fedavg,fedspeed --turns 5
-    done
+  if [ -z "${SKIP:-}" ]; then
+    users >"$OUT.users" 2>&1 &
+    piece 150 "$PYTHON" -P -m pytest -q -n 8 -p no:cacheprovider \
+      -o filterwarnings=default tests/test_cuda.py tests/federation/test_row_transfers.py
+    wait $!
+    cat "$OUT.users"
   fi
-  split lenet fedtoga stacked-graph
-  split resnet18_gn fedtoga branches
-  split resnet18_gn fedtoga sequential
+  ways 110 60 resnet18_gn "$PRECISION" "$EAGER" "${TOGA[@]}" # each says how far its weights are from the first's
+  ways 60 30 lenet "$PRECISION" "$EAGER" "${TOGA[@]}"
+  piece 40 "$PYTHON" benchmarks/ceilings.py --accelerator "$DEVICE" "${CEILINGS[@]}"
 }
 
-sweep() { # eight runs as one program, beside the same one after another
-  piece 60 "$PYTHON" benchmarks/sweep.py --accelerator "$DEVICE" --model lenet --algorithm fedtoga --precision "$PRECISION" \
-    --way stacked-graph --alone stacked-graph "${FEW[@]}" "${RUNS[@]}"
-}
-
-fast() { # the safe ways first, compiled ones last
-  ways 130 80 resnet18_gn "$PRECISION" "$EAGER" "${TOGA[@]}"
-  ways 60 40 lenet "$PRECISION" "$EAGER" "${TOGA[@]}"
-  sweep
+pfl() { # pfl's own program for its CIFAR-10 benchmark, and ours
   if [ -f "$PEERS/time_pfl.py" ] && "$PEERS_PYTHON" -c "import pfl" 2>/dev/null; then
-    piece 150 "$PYTHON" benchmarks/engines.py --peers "$PEERS" --peers-python "$PEERS_PYTHON" --device "$DEVICE" \
-      --passes 1 --rounds "$TURNS" --limit "$((40 * TIME_FACTOR))" --seconds "$((110 * TIME_FACTOR))" --only "$ENGINES"
+    piece 100 "$PYTHON" benchmarks/engines.py --peers "$PEERS" --peers-python "$PEERS_PYTHON" --device "$DEVICE" \
+      --passes 1 --rounds "$TURNS" --limit "$((30 * TIME_FACTOR))" --seconds "$((70 * TIME_FACTOR))" --only "$ENGINES"
   else
     echo "pfl left out: there is no $PEERS/time_pfl.py, or $PEERS_PYTHON has no pfl"
   fi
-  ways 70 40 lenet "$PRECISION" "$COMPILED" "${TOGA[@]}"
-  ways 110 60 resnet18_gn "$PRECISION" "$COMPILED" "${TOGA[@]}"
 }
 
-long() { # what these take for 800 and 1,500 rounds is in their last lines
-  rounds 240 resnet18_gn fedtoga branches "$ROUNDS" --evaluate-every 10 --like-fl-simulator
-  rounds 40 lenet fedtoga stacked-graph "$ROUNDS" --evaluate-every 10 --like-fl-simulator
+fast() { # compiled code last; what many rounds take is in their last lines
+  split lenet fedtoga stacked-graph
+  split resnet18_gn fedtoga branches
   rounds 40 cnn fedavg stacked-graph "$TURNS" # FL-SAM's: 2.72 s a round on an RTX 4090, FedSMOO's 9.39 s
   rounds 40 cnn fedsmoo stacked-graph "$TURNS"
+  # eight runs as one program, beside the same one after another
+  piece 60 "$PYTHON" benchmarks/sweep.py --accelerator "$DEVICE" --model lenet --algorithm fedtoga --precision "$PRECISION" \
+    --way stacked-graph --alone stacked-graph "${FEW[@]}" "${RUNS[@]}"
+  pfl
+  rounds 120 resnet18_gn fedtoga branches "$ROUNDS" --evaluate-every 10 --like-fl-simulator
+  ways 50 25 lenet "$PRECISION" "$COMPILED" "${TOGA[@]}"
+  ways 80 40 resnet18_gn "$PRECISION" "$COMPILED" "${TOGA[@]}"
+  rounds 40 lenet fedtoga stacked-graph "$ROUNDS" --evaluate-every 10 --like-fl-simulator
   rounds 60 pfl fedavg stacked50-graph "$ROUNDS" --evaluate-every 10
 }
 

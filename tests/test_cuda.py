@@ -8,6 +8,7 @@ import pytest
 import torch
 from executors import STACKED, TRACED, Waiting
 from lightning.fabric import Fabric
+from lightning_modules import Lit, data, distance, rows, trainer
 from problems import (
     EVERY_ALGORITHM,
     classification,
@@ -18,7 +19,8 @@ from problems import (
     round_after_round,
     trained,
 )
-from torch.optim import SGD
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW
 
 from fl_lightning import Algorithm, CropFlip, Federation, SequentialExecutor
 from fl_lightning.callbacks import Evaluation, Personalization
@@ -47,6 +49,32 @@ def images() -> dict[str, Any]:
     even = (10, 20, 10, 20, 10, 10)
     clients = classification(even, shape=(3, 4, 6), augment=CropFlip(padding=1, cutout=2))
     return {"module": convolutional(3), "clients": clients}
+
+
+class Sequences(Lit):
+    """Reads the six numbers of a row one after another, by a GRU or a transformer."""
+
+    def __init__(self, recurrent: bool):
+        super().__init__(partial(AdamW, lr=0.01), norm=False)
+        options = {"batch_first": True}
+        self.inner = nn.Linear(1, 8)
+        self.mixed = (
+            nn.GRU(8, 8, **options)
+            if recurrent
+            else nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, **options)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed = self.mixed(self.inner(x[..., None]))
+        return self.outer((mixed[0] if isinstance(mixed, tuple) else mixed)[:, -1])
+
+
+MODULES = {
+    "BatchNorm, momentum and a scheduler": lambda: Lit(partial(SGD, lr=0.1, momentum=0.9), step=1),
+    "AdamW": lambda: Lit(partial(AdamW, lr=0.01), norm=False),
+    "GRU": lambda: Sequences(recurrent=True),
+    "transformer": lambda: Sequences(recurrent=False),
+}
 
 
 def on(device: str, algorithm: Algorithm, precision: Any = "32-true", **options: Any) -> Federation:
@@ -161,3 +189,22 @@ def test_a_gpu_scores_small_samples_in_large_batches() -> None:
     small = images()["clients"].dataset
     assert Evaluation(small).batch_size == 100
     assert Evaluation(small.to(DEVICE)).batch_size == 1000
+
+
+@pytest.mark.parametrize("executor", ["auto", "sequential", "stacked"])
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_is_trained_in_place_as_on_the_cpu(name: str, executor: str) -> None:
+    fitted, scores = [], []
+    for device in (DEVICE, "cpu"):
+        module = MODULES[name]().double()
+        run = trainer(
+            "scaffold",
+            accelerator=device,
+            executor=executor if device == DEVICE else "sequential",
+        )
+        run.fit(module, data(torch.float64, test=rows(20, torch.float64)))
+        assert next(module.parameters()).device.type == "cpu"
+        fitted.append(module)
+        scores.append(run.history["test_loss"].iloc[-1])
+    assert distance(*fitted) < 1e-8
+    assert scores[0] == pytest.approx(scores[1], abs=1e-8)
