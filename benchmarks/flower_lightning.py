@@ -1,4 +1,4 @@
-"""Flower's example for PyTorch Lightning and ours, in turn: seconds of the whole program.
+"""Flower's example for PyTorch Lightning, ours, and a bare loop, in turn: seconds of the program.
 
     python benchmarks/flower_lightning.py --mnist ../shared/data/mnist --flower VENV/bin/python
 
@@ -7,6 +7,8 @@ lightning of adap/flower): an auto-encoder of MNIST, 4 clients, 2 of them in eac
 an epoch of 9,000 images with Adam in batches of 32 and score 3,000 for validation; 2 then score
 3,000 for testing. Here Flower is given the images as tensors, without Hugging Face data sets,
 download, transforms of single images, progress bars and checkpoints, all of which the example has.
+The bare loop takes as many steps and scores as many images, without rounds: what imports, data and
+PyTorch take.
 """
 
 import subprocess
@@ -134,18 +136,36 @@ def ours(folder: str) -> None:
     print(trainer.test(data=data))
 
 
+def bare(folder: str) -> None:
+    """As many steps of one model, and as many images scored."""
+    x, y = images(folder)
+    rows, module = TensorDataset(x[:9000], y[:9000]), AutoEncoder()
+    optimizer = module.configure_optimizers()
+    for _ in range(ROUNDS * CLIENTS // 2):
+        for batch in DataLoader(rows, 32, shuffle=True):
+            optimizer.zero_grad()
+            module.distance(batch).backward()
+            optimizer.step()
+        with torch.no_grad():
+            for batch in DataLoader(TensorDataset(x[9000:15000], y[9000:15000]), 32):
+                module.distance(batch)
+
+
+PROGRAMS = {"flower": flower, "ours": ours, "bare": bare}
+
 if __name__ == "__main__":
     parser = ArgumentParser()
     parser.add_argument("--mnist", required=True, help="the folder of torchvision's MNIST")
     parser.add_argument("--flower", required=True, help="a Python that has Flower")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--program", choices=["flower", "ours"])
+    parser.add_argument("--program", choices=PROGRAMS)
     o = parser.parse_args()
     if o.program:
-        {"flower": flower, "ours": ours}[o.program](o.mnist)
+        PROGRAMS[o.program](o.mnist)
         sys.exit()
     for _ in range(o.turns):
-        for name, python in ("flower", o.flower), ("ours", sys.executable):
+        for name in PROGRAMS:
+            python = o.flower if name == "flower" else sys.executable
             began, again = perf_counter(), [*sys.argv, "--program", name]
             subprocess.run([python, *again], check=True, capture_output=True)
             print(f"{name}: {perf_counter() - began:.1f} s", flush=True)

@@ -80,6 +80,9 @@ def launch_fabric(launch: LaunchOptions, **fabric_options: Any) -> Fabric:
         UserError: If Fabric refuses the options.
     """
     keep_freed_memory()
+    if not torch.cuda.is_available():
+        # each step of Adam asks this; by Lightning's 1 it looks for NVIDIA's library each time
+        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "0"
     by_cli = under_fabric_run()  # which gives Fabric its options by the environment
     named = os.environ.get("LT_ACCELERATOR", "auto") if by_cli else launch.accelerator
     accelerator, ranks = _accelerator(named), _launched_ranks(launch.num_nodes)

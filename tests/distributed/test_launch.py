@@ -140,6 +140,18 @@ def test_auto_is_the_cpu_of_a_mac(named, environment):
     assert launch_fabric(LaunchOptions()).device.type == "cpu"
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_step_of_adam_looks_for_the_library_of_a_gpu(environment):
+    environment.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # as Lightning does
+    launch_fabric(LaunchOptions(accelerator="cpu"))
+    environment.setattr(torch.cuda, "is_available", torch.cuda.is_available.__wrapped__)
+    environment.setattr(torch.cuda, "device_count", pytest.fail)
+    w = torch.ones(1, requires_grad=True)
+    w.sum().backward()
+    torch.optim.Adam([w]).step()
+    assert w < 1
+
+
 def test_auto_is_a_gpu_that_is_there(environment):
     environment.setattr(CUDAAccelerator, "is_available", lambda: True)
     assert launch._accelerator("auto") == "cuda"
