@@ -69,6 +69,7 @@ class Algorithm:
         lr: The local learning rate of each round, e.g. `cosine(0.1, 0)`; None: that of `local`.
         rate: Factor on it in step k of K of a visit, from 0: `rate(k, K)`, e.g. FedSWA's
             `lambda k, K: 2 * (1 - k / K)`.
+        server_lr: The server's learning rate of each round; None: that of `server`.
         trains: The part of the model that clients train (see `Layout.has`); None is all. The
             others keep their initial values, are not sent, and are no part of the vector.
         predict: The way in which a client's personal model predicts (see
@@ -95,6 +96,7 @@ class Algorithm:
         weight: Weight = uniform,
         lr: OfRound | None = None,
         rate: Rate = steady,
+        server_lr: OfRound | None = None,
         trains: Part | None = None,
         predict: Predict = from_logits,
         clips: bool = True,
@@ -106,7 +108,7 @@ class Algorithm:
                     f"an algorithm consists of terms such as SAM(rho=0.1), not of {term!r}"
                 )
         self.terms, self.local, self.server, self.weight = terms, local, server, weight
-        self.lr, self.rate, self.trains = lr, rate, trains
+        self.lr, self.rate, self.server_lr, self.trains = lr, rate, server_lr, trains
         self.predict, self.clips, self.sgd_options = predict, clips, sgd_options
 
     def replace(self, **changes: Any) -> "Algorithm":
@@ -135,7 +137,8 @@ class Algorithm:
     @property
     def has_horizon(self) -> bool:
         """Whether a curve depends on the number of rounds of the run."""
-        return any(getattr(c, "has_horizon", False) for c in (self.lr, *self.curves.values()))
+        curves = self.lr, self.server_lr, *self.curves.values()
+        return any(getattr(curve, "has_horizon", False) for curve in curves)
 
     def coefficients(self, round: int, rounds: int) -> Coefficients:
         """The numbers of the curves in a round."""

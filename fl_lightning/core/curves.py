@@ -105,6 +105,12 @@ def exponential(begin: float, factor: float) -> Any:
     return _curve("exponential", begin, factor)
 
 
+def as_curve(number: Any, factor: float = 1.0) -> Curve:
+    """A curve as it is; of a number `exponential(number, factor)`."""
+    curve: Curve = number if isinstance(number, Curve) else exponential(number, factor)
+    return curve
+
+
 MAKERS = {make.__name__: make for make in (linear, cosine, exponential)}
 """What makes a curve, by the word that a text begins with."""
 

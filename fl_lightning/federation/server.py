@@ -111,6 +111,9 @@ class Server:
             for state in watched(self._initially_finite, states)
         ]
         self.states, self.w.grad = states, -delta
+        if (lr := self.algorithm.server_lr) is not None:
+            for group in self.optimizer.param_groups:
+                group["lr"] = lr(self.round, self.rounds)
         self.optimizer.step()
         return self.w.detach() - facts["anchor"], [moved, *stayed], moves
 

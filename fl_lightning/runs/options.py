@@ -20,7 +20,7 @@ from fl_lightning.core.constraints import (
     Range,
     check,
 )
-from fl_lightning.core.curves import Curve, exponential
+from fl_lightning.core.curves import Curve, as_curve
 from fl_lightning.distributed.launch import LaunchOptions
 from fl_lightning.distributed.launcher_env import precision_of_fabric_run, under_fabric_run
 from fl_lightning.errors import UserError
@@ -45,8 +45,8 @@ class SimulationOptions:
             probability; weighted: this fraction, drawn in proportion to numbers of samples.
         weighting: Clients' weights in the mean update: equal, or their numbers of samples; none for
             the algorithm's own.
-        server_lr: Server learning rate: 1 applies the whole mean update; none for the algorithm's
-            own.
+        server_lr: Server learning rate: 1 applies the whole mean update; also a curve over the
+            rounds; none for the algorithm's own.
         rounds: Communication rounds.
         seed: Seed of all random numbers.
         data_dir: Folder of the data sets. MNIST, EMNIST, CIFAR and SVHN are downloaded into it.
@@ -60,7 +60,7 @@ class SimulationOptions:
     participation: PositiveFraction = 0.1
     sampling: Sampling = "fixed"
     weighting: Literal["uniform", "by_size"] | None = None
-    server_lr: PositiveFloat | None = None
+    server_lr: PositiveFloat | Curve | None = None
     rounds: Annotated[PositiveInt, EXTENT] = 100
     seed: NonNegativeInt = 0
     data_dir: Annotated[Path, NONE] = Path("data")
@@ -193,13 +193,18 @@ class Options(
         check(self, curves=True)
         if isinstance(self.lr, Curve):
             object.__setattr__(self, "lr_decay", 1.0)
-        last = self.lr_of_round(self.rounds - 1, self.rounds)
-        if not 1e-37 < last < 1e37:
-            decay = "" if isinstance(self.lr, Curve) else f" or lr_decay {self.lr_decay}"
-            raise UserError(
-                f"the learning rate of round {self.rounds:,} would be {last:.1g}, not a positive "
-                f"number of single precision: change lr {self.lr}{decay}"
-            )
+        decay = "" if isinstance(self.lr, Curve) else f" or lr_decay {self.lr_decay}"
+        rates = {
+            f"lr {self.lr}{decay}": self.lr_of_round,
+            f"server_lr {self.server_lr}": as_curve(self.server_lr or 1.0),
+        }
+        for name, rate in rates.items():
+            last = rate(self.rounds - 1, self.rounds)
+            if not 1e-37 < last < 1e37:
+                raise UserError(
+                    f"the learning rate of round {self.rounds:,} would be {last:.1g}, not a "
+                    f"positive number of single precision: change {name}"
+                )
         further = self.lr_of_round(self.rounds, self.rounds)
         if self.finetune_epochs and self.finetune_lr is None and further <= 0:
             raise UserError(
@@ -214,7 +219,7 @@ class Options(
     @property
     def lr_of_round(self) -> Curve:
         """The local learning rate of each round."""
-        return self.lr if isinstance(self.lr, Curve) else exponential(self.lr, self.lr_decay)
+        return as_curve(self.lr, self.lr_decay)
 
 
 def launch_options(**values: Any) -> LaunchOptions:

@@ -1,6 +1,6 @@
 """The parts of a run from the chosen functions, whose results are checked: users may write them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import Parameter, isclass, isfunction, signature
 from pathlib import Path
@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from lightning.fabric import Fabric
 from lightning.pytorch.callbacks import Callback as LightningCallback
-from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
+from torch import nn
+from torch.optim import SGD
 from torchmetrics import Metric
 
 from fl_lightning.algorithms import modifiers
 from fl_lightning.callbacks.bases import HOOKS, Measure, Stopping
 from fl_lightning.callbacks.privacy import check_opacus, is_private
-from fl_lightning.core.algorithm import Algorithm, OptimizerFactory
-from fl_lightning.core.curves import exponential
+from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.curves import as_curve
 from fl_lightning.core.losses import TaskLoss, cross_entropy
 from fl_lightning.core.weighting import WEIGHTS, by_size, uniform, with_base
 from fl_lightning.data import CropFlip
@@ -128,7 +128,7 @@ def with_general_options(algorithm: Algorithm, o: Options) -> Algorithm:
     if o.weighting is not None:
         algorithm = algorithm.replace(weight=with_base(algorithm.weight, WEIGHTS[o.weighting]))
     if o.server_lr is not None:
-        algorithm = algorithm.replace(server=partial(_at, algorithm.server, o.server_lr))
+        algorithm = algorithm.replace(server_lr=as_curve(o.server_lr))
     outer = [Clip(o.clip_norm)] if algorithm.clips and o.clip_norm is not None else []
     numbers = {**vars(o), "lr": o.lr_of_round(0, o.rounds)}
     taken = {name: numbers[name] for name in OF_OPTIMIZER if name not in unused}
@@ -138,15 +138,7 @@ def with_general_options(algorithm: Algorithm, o: Options) -> Algorithm:
     if algorithm.lr is not None:
         return algorithm
     own = algorithm.local([nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
-    return algorithm.replace(lr=exponential(own, o.lr_decay) if "lr" in unused else o.lr_of_round)
-
-
-def _at(server: OptimizerFactory, lr: float, parameters: Iterable[Tensor]) -> Optimizer:
-    """A server optimizer at another learning rate."""
-    optimizer = server(parameters)
-    for group in optimizer.param_groups:
-        group["lr"] = lr
-    return optimizer
+    return algorithm.replace(lr=as_curve(own, o.lr_decay) if "lr" in unused else o.lr_of_round)
 
 
 def unused_by(algorithm: Algorithm) -> set[str]:

@@ -99,19 +99,19 @@ def fixed():
 @pytest.mark.parametrize(
     ("argv", "weight", "server_lr"),
     [
-        ("--algorithm fedadam", by_size, 0.01),
+        ("--algorithm fedadam", by_size, None),
         ("--algorithm fedadam --weighting uniform --server-lr 0.1", uniform, 0.1),
         ("--algorithm scaffold --weighting by_size --server-lr 0.5", by_size, 0.5),
-        ("--algorithm feddisco --weighting uniform", Disco(base=uniform), 1.0),
-        ("--algorithm feddyn --server-optimizer adam", uniform, 0.01),
+        ("--algorithm feddisco --weighting uniform", Disco(base=uniform), None),
+        ("--algorithm feddyn --server-optimizer adam", uniform, None),
         ("--algorithm feddyn --server-optimizer adam --server-lr 0.1", uniform, 0.1),
-        ("--algorithm fedadam --client-start relaxed", by_size, 0.01),
+        ("--algorithm fedadam --client-start relaxed", by_size, None),
     ],
 )
 def test_weighting_and_server_lr_replace_the_algorithms_own(argv, weight, server_lr, tmp_path):
     made = experiment(tmp_path, *argv.split()).algorithm()
     assert made.weight == weight
-    assert made.server([torch.zeros(1)]).param_groups[0]["lr"] == server_lr
+    assert (made.server_lr and made.server_lr(3, 4)) == server_lr
 
 
 @pytest.fixture

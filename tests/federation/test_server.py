@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from fl_lightning import Algorithm, SequentialExecutor, Term, algorithms
+from fl_lightning.core.curves import exponential
 from fl_lightning.core.vector import Layout
 from fl_lightning.federation.server import Server, copy_of, load_model
 from fl_lightning.terms import LESAM, SAM, ControlVariate
@@ -56,6 +57,13 @@ def steps(server: Server, count: int) -> list[Tensor]:
         facts = {"anchor": server.w.detach().clone(), "participation": 0.5}
         moves.append(server.step(vec(1.0, -1.0), messages, facts)[0])
     return moves
+
+
+def test_the_servers_learning_rate_may_be_a_curve():
+    module = line()
+    algorithm = Algorithm(server=partial(SGD, lr=5.0), server_lr=exponential(2.0, 0.5))
+    moves = steps(Server(module, Layout(module), algorithm, rounds=3), 3)
+    assert torch.stack(moves).tolist() == [[2.0, -2.0], [1.0, -1.0], [0.5, -0.5]]
 
 
 def test_a_step_moves_the_model_and_updates_the_states():

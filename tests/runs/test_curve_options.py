@@ -48,7 +48,7 @@ def test_a_decay_is_a_spelling_of_an_exponential(tmp_path):
 def test_a_run_with_a_curve_over_all_rounds_keeps_their_number(tmp_path, sentence):
     experiment(tmp_path, "--lr", "linear(0.1, 0.05, 2)").run()
     experiment(tmp_path, "--resume", "--rounds", "2").run()
-    experiment(tmp_path / "other", "--lr", LR).run()
+    experiment(tmp_path / "other", "--server-lr", LR).run()
     longer = experiment(tmp_path / "other", "--resume", "--rounds", "2").run
     assert "rounds" in sentence(longer)
 
@@ -73,6 +73,10 @@ def test_a_modifier_may_have_a_curve(tmp_path):
     [
         (["--lr", "linear(0.1, -0.1)", "--rounds", "9"], ["round 9", "linear(0.1, -0.1)"]),
         (["--lr", "linear(0, 0.1)"], ["lr is a positive number"]),
+        (
+            ["--server-lr", "linear(1, -1)", "--rounds", "9"],
+            ["round 9", "server_lr linear(1, -1)"],
+        ),
         (["--lr", "cosin(0.1, 0)"], ["--lr", "cosine(0.8, 0.1)"]),
         (["--participation", "linear(0.1, 1)"], ["--participation", "not a number"]),
         (["--partition.alpha", "linear(0.1, 1)"], ["--partition.alpha", "not a number"]),
