@@ -15,7 +15,7 @@ import torch
 from torch import _VF, Tensor
 from torch.backends import mha
 from torch.nn import functional as F
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.core import device
 from fl_lightning.core.dropout import DropoutMasks, running_masks
@@ -171,7 +171,8 @@ def _recurrent(name: str, theirs: Function) -> Function:
                 own = weights[i * each : (i + 1) * each]
                 x, *end = layer(x, state, own, bias, layers // calls, 0.0, train, both, batch_first)
                 last.append(end)
-        return x, *map(torch.cat, zip(*last, strict=True))
+        ends = zip(*last, strict=True)  # those of an LSTM of PyTorch 2.9 have one dimension more
+        return x, *(torch.cat(e).view_as(h) for e, h in zip(ends, tree_leaves(begin), strict=True))
 
     return recurrent
 
