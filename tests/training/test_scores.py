@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import pytest
+import torch
 import torchmetrics
 from fit_program import WithMetric
 from least_squares import rows as regression_rows
@@ -92,18 +93,58 @@ def test_a_score_that_nobody_logs_is_found_out() -> None:
         trainer(rounds=9, callbacks=[stop]).fit(Lit(), data(validation=rows(9)))
 
 
-def test_scores_of_binary_targets() -> None:
-    """One score a row, with its loss; targets are floats."""
+@pytest.mark.parametrize("columns", [(), (1,)], ids=["row", "column"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.bool], ids=str)
+def test_scores_of_binary_targets(dtype: torch.dtype, columns: tuple[int, ...]) -> None:
+    """One score a row, with its loss."""
     x, _, owners = regression_rows()
-    y = (x[:, 0] > 0.3).double()
+    y = (x[:, 0] > 0.3).to(dtype).reshape(-1, *columns)
     given = fl.FederatedData((x, y), clients=owners, test=0.3)
+    torch.manual_seed(0)
     module = nn.Linear(1, 1).double()
-    fit = trainer(loss="binary_cross_entropy", metrics=["accuracy", "auroc"], rounds=5)
+    fit = trainer(loss="binary_cross_entropy", metrics=["accuracy", "auroc", "f1"], rounds=5)
     fit.fit(module, given)
     x, y = given.test
-    right = ((module(x)[:, 0] > 0).double() == y).double().mean().item()
+    said, true = module(x)[:, 0] > 0, y.flatten() == 1
+    right = (said == true).double().mean().item()
     assert fit.history["test/accuracy"].iloc[-1] == pytest.approx(right)
     assert 0.5 < right < 1
+    f1 = 2 * (said & true).sum() / (said.sum() + true.sum())
+    assert fit.history["test/f1"].iloc[-1] == pytest.approx(f1.item())
+
+
+def test_several_labels_a_row_are_counted_one_by_one() -> None:
+    x, _, owners = regression_rows()
+    y = (x > torch.tensor([0.2, 0.8])).long()
+    given = fl.FederatedData((x, y), clients=owners, test=0.3)
+    module = nn.Linear(1, 2).double()
+    found = trainer(loss="binary_cross_entropy", metrics=["accuracy"]).test(module, given)
+    x, y = given.test
+    right = ((module(x) > 0) == (y == 1)).double().mean().item()
+    assert found["test/accuracy"] == pytest.approx(right)
+
+
+def test_one_score_tells_two_named_classes_apart() -> None:
+    x, _, owners = regression_rows()
+    y = (x[:, 0] > 0.3).long()
+    given = fl.FederatedData((x, y), clients=owners, test=0.3, classes=("low", "high"))
+    fit = trainer(loss="binary_cross_entropy", rounds=5, callbacks=[ClientScores])
+    module = nn.Linear(1, 1).double()
+    fit.fit(module, given)
+    x, y = given.test
+    right = (module(x)[:, 0] > 0).long() == y
+    assert fit.history["test/accuracy"].iloc[-1] == pytest.approx(right.double().mean().item())
+    each = fit.test(data=given, per_client=True)["test/accuracy"]
+    for client, found in enumerate(each):
+        own = right[given.parts["test"][client]]
+        assert found == pytest.approx(own.double().mean().item())
+
+
+def test_numbers_above_one_are_no_binary_targets() -> None:
+    given = fl.FederatedData((torch.randn(60, 2), torch.arange(60) % 3), clients=[0] * 60, test=0.5)
+    fit = trainer(loss="binary_cross_entropy", metrics=["accuracy"], batch_size=30)
+    with pytest.raises(fl.UserError, match=r"accuracy.*not classes"):
+        fit.fit(nn.Linear(2, 1), given)
 
 
 def test_a_run_gives_its_weights_to_a_module() -> None:
