@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import EarlyStopping as OfLightning
 from lightning_modules import Lit, data, owners, rows, trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import LBFGS, SGD
+from torch.optim import LBFGS, SGD, Adafactor, Optimizer
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR
 
 import fl_lightning as fl
@@ -64,6 +64,16 @@ def test_hooks_of_a_trainers_loop(hook: str) -> None:
     refused(lambda: trainer().fit(mine, data()), "Mine", hook, "callback")
 
 
+class Fixed(Optimizer):
+    """Has a rate of its own."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+
+ONE_CYCLE = partial(OneCycleLR, max_lr=0.1, cycle_momentum=False)
+
+
 def two_groups(self: Any) -> SGD:
     both = [{"params": self.inner.parameters()}, {"params": self.outer.parameters(), "lr": 1.0}]
     return SGD(both, lr=0.1)
@@ -100,8 +110,24 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
     "a closure": ({"configure_optimizers": lambda self: LBFGS(self.parameters())}, "closure"),
     "a plateau": ({"configure_optimizers": scheduled(ReduceLROnPlateau)}, "metrics"),
     "a short cycle": (
-        {"configure_optimizers": scheduled(OneCycleLR, max_lr=0.1, total_steps=1)},
+        {"configure_optimizers": scheduled(ONE_CYCLE, total_steps=1)},
         "steps ahead",
+    ),
+    "a cycle of momentum": (
+        {"configure_optimizers": scheduled(OneCycleLR, max_lr=0.1, total_steps=9)},
+        "cycle_momentum=False",
+    ),
+    "rules for layers": (
+        {"configure_optimizers": lambda self: Adafactor(self.parameters(), lr=0.1)},
+        "Adafactor of Mine",
+    ),
+    "a wrapper": (
+        {"configure_optimizers": lambda self: fl.optim.SAM(SGD(self.parameters(), lr=0.1))},
+        "perturb",
+    ),
+    "an optimizer without lr": (
+        {"configure_optimizers": lambda self: Fixed(self.parameters())},
+        "Fixed, which takes no argument lr",
     ),
     "a step's interval": (
         {"configure_optimizers": scheduled(StepLR, interval="step", step_size=1)},
