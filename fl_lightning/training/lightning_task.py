@@ -65,12 +65,20 @@ class LightningTask(Task):
 
     @property
     def notes(self) -> list[str]:
-        """That metrics rest in the training step, if it has some."""
-        note = (
-            f"note: metrics rest in {type(self.module).__name__}.training_step, as parallel "
-            "clients cannot keep their sums: log numbers there"
-        )
-        return [note] if self.steps.rests else []
+        """That metrics rest in the training step, and parts in evaluation mode, if there are."""
+        name, found = type(self.module).__name__, list[str]()
+        if self.steps.rests:
+            found.append(
+                f"note: metrics rest in {name}.training_step, as parallel clients cannot keep "
+                "their sums: log numbers there"
+            )
+        if still := self.steps.still:
+            first = next(path for path, part in self.module.named_modules() if part is still[0])
+            found.append(
+                f"note: {name}.{first} is in evaluation mode and stays so, as in a Trainer: call "
+                "train() before fit to train its dropout and BatchNorm"
+            )
+        return found
 
     def _scored(self, scores: Metrics, part: str) -> None:
         self.logged[part] = [*scores]

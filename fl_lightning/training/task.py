@@ -171,7 +171,8 @@ class Task:
             for p, before in trainable:
                 p.data = p.data.clone()
                 p.requires_grad_(before)
-            self.module.train().to(home)
+            self.model.train()
+            self.module.to(home)
 
 
 def _check_shifted(x: Any, y: Tensor) -> None:

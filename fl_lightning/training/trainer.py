@@ -288,14 +288,17 @@ class FederatedTrainer:
             raise UserError("there are no data to score on: give data=")
         task = task_of(module, self.loss, self.metrics, self.options.batch_size, self._given)
         fabric = self._fabric or self._launched()
-        training, home = module.training, next(module.parameters()).device
+        training = [part for part in module.modules() if part.training]
+        home = next(module.parameters()).device
         dataset = task.dataset(data, part).to(fabric.device)
         with task.attached():
             module.to(fabric.device)
             try:
                 return [task.scores(dataset, part, rows, fabric.autocast) for rows in groups]
             finally:
-                module.train(training).to(home)
+                module.to(home)
+                for part in training:
+                    part.training = True
 
     def _launched(self, **given: Any) -> Fabric:
         """A launched Fabric, of as many ranks as the first one of this program."""

@@ -151,6 +151,14 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
         {"training_step": step_with(lambda self, _: self.optimizers())},
         "current_epoch",
     ),
+    "a logged sum": (
+        {"training_step": step_with(lambda self, b: self.log("mine", 1.0, reduce_fx="sum"))},
+        "'mine' with reduce_fx='sum'",
+    ),
+    "an own reduction": (
+        {"training_step": step_with(lambda self, b: self.log("mine", 1.0, reduce_fx=len))},
+        "mean, sum, min, max",
+    ),
     "a logged vector": (
         {"training_step": step_with(lambda self, b: self.log("mine", self(b["x"])[0]))},
         "'mine' of shape (3,)",

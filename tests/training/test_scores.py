@@ -147,6 +147,28 @@ def test_numbers_above_one_are_no_binary_targets() -> None:
         fit.fit(nn.Linear(2, 1), given)
 
 
+class Reduced(Lit):
+    """Logs with the options of `self.log`."""
+
+    def test_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
+        x, y = batch["x"], batch["label"]
+        self.log("count", float(len(x)), reduce_fx="sum")
+        self.log_dict({"most": x.max(), "most again": x.max()}, reduce_fx=torch.max)
+        self.log("least", x.min(), reduce_fx="min")
+        twos = y == 2
+        self.log("of twos", x[twos].sum() / twos.sum().clamp(min=1), batch_size=int(twos.sum()))
+
+
+def test_scores_are_reduced_as_they_are_logged() -> None:
+    given = data(test=rows(23))
+    found, x = trainer().test(Reduced(), given), given.test["x"]
+    twos = x[given.test["label"] == 2]
+    assert found["count"] == 23
+    assert found["most"] == found["most again"] == x.max().item()
+    assert found["least"] == x.min().item()
+    assert found["of twos"] == pytest.approx(twos.sum().item() / len(twos))
+
+
 def test_a_run_gives_its_weights_to_a_module() -> None:
     module = Lit()
     run = trainer().fit(module, data())
