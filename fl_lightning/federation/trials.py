@@ -179,17 +179,23 @@ def _checked_loss(loss: TaskLoss, out: Any, y: Any, module: nn.Module) -> Tensor
 
 
 def _check_gradient(value: Tensor, module: nn.Module, clients: ClientData) -> None:
-    """Raise a ModelError unless the loss can be differentiated."""
+    """Raise a ModelError unless the loss can be differentiated, with dense gradients."""
     if not value.requires_grad:
         raise ModelError(
             f"the output of {class_name(module)} has no gradient: remove no_grad or detach from "
             "its forward"
         )
     try:
-        trained = [p for p in module.parameters() if p.requires_grad]
-        torch.autograd.grad(value, trained, allow_unused=True)
+        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        gradients = torch.autograd.grad(value, [*trained.values()], allow_unused=True)
     except RuntimeError as error:
         raise _does_not_take(module, clients, True, error) from error
+    for name, gradient in zip(trained, gradients, strict=True):
+        if gradient is not None and gradient.layout != torch.strided:
+            raise ModelError(
+                f"parameter {name!r} of {class_name(module)} has a sparse gradient, but clients "
+                "step one dense vector: make its layer with sparse=False"
+            )
 
 
 def with_single_batch(clients: ClientData) -> Tensor:

@@ -81,6 +81,13 @@ class LightningTask(Task):
         return found
 
     def _scored(self, scores: Metrics, part: str) -> None:
+        steps = {"training": self.steps.logs, **self.logged}
+        for other, names in steps.items():
+            if shared := sorted(scores.keys() & {*names}):
+                raise ModelError(
+                    f"{type(self.module).__name__} logs {shared[0]!r} in {other}_step and in "
+                    f"{part}_step, but a round has one number of each name: give them two names"
+                )
         self.logged[part] = [*scores]
 
     def _scorer(self, part: str) -> str:

@@ -192,7 +192,42 @@ def bad_step(self: Any, batch: Any, index: int) -> None:
 
 
 net = partial(nn.Linear, 5, 1)
+
+
+class Looked(nn.Module):
+    """Looks up rows of tables."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer = nn.Embedding(3, 4, sparse=True), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(self.table(x))
+
+
+def draws(self: Any, batch: Any, index: int) -> Tensor:
+    return Lit.training_step(self, {**batch, "x": batch["x"] + torch.randn(6)}, index)
+
+
+def logs_loss(self: Any, batch: Any) -> None:
+    self.log("loss", self(batch["x"]).sum())
+
+
 CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
+    "sparse gradients": (
+        lambda: trainer().fit(Looked(), fl.FederatedData((COUNTS, COUNTS), clients=owners())),
+        ("'table.weight' of Looked", "sparse=False"),
+    ),
+    "one name in two steps": (
+        lambda: trainer().fit(module(validation_step=logs_loss), data(validation=rows(9))),
+        ("'loss' in training_step and in validation_step", "two names"),
+    ),
+    "one name in two parts": (
+        lambda: trainer().fit(
+            module(test_step=Lit.validation_step), data(test=0.2, validation=0.2)
+        ),
+        ("in test_step and in validation_step",),
+    ),
     "no data": (lambda: trainer().fit(Lit()), ("FederatedData",)),
     "a tuple": (lambda: trainer().fit(Lit(), (X, Y)), ("tuple", "FederatedData")),
     "both": (lambda: trainer().fit(Lit(), data(), datamodule=3), ("one of them",)),
@@ -300,6 +335,12 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
 def test_arguments_that_do_not_fit(name: str) -> None:
     call, words = CALLS[name]
     refused(call, *words)
+
+
+def test_what_parallel_clients_cannot_run_is_named_by_the_users_class() -> None:
+    mine = module(training_step=draws)
+    with pytest.raises(fl.UserError, match="^Mine draws random numbers"):
+        trainer(executor="stacked").fit(mine, data())
 
 
 def test_there_is_no_history_before_fit() -> None:
