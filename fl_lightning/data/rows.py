@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
-from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from fl_lightning.errors import UserError, first_sentence
 
@@ -75,6 +75,11 @@ def tensors(raw: Any, name: str) -> Any:
     if isinstance(raw, tuple) and not _is_text(raw):
         made = [tensors(part, f"{name}[{k}]") for k, part in enumerate(raw)]
         return type(raw)(*made) if hasattr(raw, "_fields") else tuple(made)
+    if isinstance(raw, Dataset | DataLoader):
+        fix = "give one data set of all rows, such as ConcatDataset(parts), and their owners"
+        if isinstance(raw, DataLoader):
+            fix = "give its data set; the batch size is an option of the trainer"
+        raise UserError(f"{name} is a {type(raw).__name__}, not a tensor: {fix}")
     if isinstance(raw, Tensor):
         column = raw.detach().cpu()
     elif _is_text(raw):

@@ -164,10 +164,12 @@ def _checked_loss(loss: TaskLoss, out: Any, y: Any, module: nn.Module) -> Tensor
     except Exception as error:
         kinds = ", ".join(f"{t.dtype} of shape {tuple(t.shape)}" for t in tree_leaves(y))
         name = getattr(loss, "__name__", type(loss).__name__)
+        fix = "choose another loss, such as mse, or other targets"
+        if isinstance(y, Tensor) and y.dtype in (torch.int8, torch.int16, torch.int32):
+            fix = "classes are int64, as y.long() makes them"
         raise ModelError(
             f"the loss {name} cannot compare the output of {class_name(module)} with two "
-            f"targets, {kinds} ({first_sentence(error)}): choose another loss, such as mse, or "
-            "other targets"
+            f"targets, {kinds} ({first_sentence(error)}): {fix}"
         ) from error
     if not isinstance(value, Tensor) or value.ndim:
         shown = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)

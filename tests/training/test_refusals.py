@@ -215,7 +215,9 @@ def logs_loss(self: Any, batch: Any) -> None:
 
 CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "sparse gradients": (
-        lambda: trainer().fit(Looked(), fl.FederatedData((COUNTS, COUNTS), clients=owners())),
+        lambda: trainer().fit(
+            Looked(), fl.FederatedData((COUNTS, COUNTS.flip(0)), clients=owners())
+        ),
         ("'table.weight' of Looked", "sparse=False"),
     ),
     "one name in two steps": (
@@ -287,6 +289,12 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: trainer(loss="mse").fit(nn.Linear(5, 3), numbers()),
         ("mse", "(2,)", "(2, 3)"),
     ),
+    "small numbers": (
+        lambda: trainer().fit(
+            nn.Linear(5, 3), fl.FederatedData((X, COUNTS.int()), clients=owners())
+        ),
+        ("torch.int32", "y.long()"),
+    ),
     "outputs": (
         lambda: trainer().fit(nn.Linear(5, 2), fl.FederatedData((X, COUNTS), clients=owners())),
         ("2 outputs", "3 outputs"),
@@ -339,7 +347,7 @@ def test_arguments_that_do_not_fit(name: str) -> None:
 
 def test_what_parallel_clients_cannot_run_is_named_by_the_users_class() -> None:
     mine = module(training_step=draws)
-    with pytest.raises(fl.UserError, match="^Mine draws random numbers"):
+    with pytest.raises(fl.UserError, match=r"^Mine draws random numbers"):
         trainer(executor="stacked").fit(mine, data())
 
 
