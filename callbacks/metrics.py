@@ -133,7 +133,8 @@ def update(metrics: Iterable[Metric], scores: Any, y: Any) -> None:
     """Let metrics see the scores and targets of a batch.
 
     Raises:
-        ValueError: If targets of a metric of classes are fractions, or above 1 for one score each.
+        ValueError: If targets of a metric of classes are fractions, or above 1 for one score each;
+            or if there are more scores than targets and no classes.
     """
     for metric in metrics:
         floating = isinstance(y, Tensor) and y.is_floating_point()
@@ -144,6 +145,8 @@ def update(metrics: Iterable[Metric], scores: Any, y: Any) -> None:
         if isinstance(metric, classification.BinaryAUROC | classification.BinaryF1Score):
             if scores.ndim == 2 and scores.shape[1] == 2:
                 metric.update(scores.softmax(1)[:, 1], y)
+            elif not same:
+                raise ValueError("the classes are not known: name them, FederatedData(classes=...)")
             else:
                 metric.update(scores.flatten().sigmoid(), y.flatten().long())
         else:

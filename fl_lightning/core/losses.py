@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fl_lightning.core.cross_entropy import mean_cross_entropy
@@ -40,11 +40,25 @@ def scores_of(out: Any) -> Any:
 
 
 def cross_entropy(out: Any, y: Tensor) -> Tensor:
-    """Of classes, (n, classes) and (n,), or of tokens, (n, t, classes) and (n, t)."""
+    """Of classes, (n, classes) and (n,), or of tokens, (n, t, classes) and (n, t).
+
+    Raises:
+        ValueError: If the classes are not the last dimension of the scores.
+    """
     scores = scores_of(out)
     if scores.ndim > 2:
+        if scores.shape[:-1] != y.shape:
+            raise ValueError(
+                f"its scores have classes last, (*targets, classes), not {tuple(scores.shape)}; "
+                "torch.nn.functional.cross_entropy has them second"
+            )
         scores, y = scores.flatten(0, -2), y.flatten()
     return mean_cross_entropy(scores, y, IGNORED)
+
+
+def is_cross_entropy(loss: object) -> bool:
+    """Whether a loss is `cross_entropy` or PyTorch's, so that integers are classes."""
+    return isinstance(loss, nn.CrossEntropyLoss) or loss in (cross_entropy, F.cross_entropy)
 
 
 def mse(out: Any, y: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.algorithm import Facts
-from fl_lightning.core.losses import TaskLoss, cross_entropy, scores_of
+from fl_lightning.core.losses import TaskLoss, is_cross_entropy, scores_of
 from fl_lightning.core.network import arguments, class_name, tied
 from fl_lightning.data import ClientData
 from fl_lightning.data.dataset import is_image
@@ -103,7 +103,7 @@ def dry_run(
             raise
         except Exception as error:
             raise _does_not_take(module, clients, training, error) from error
-        if clients.dataset.classes and loss in (cross_entropy, nn.functional.cross_entropy):
+        if clients.dataset.classes and is_cross_entropy(loss):
             _check_scores(module, clients, scores_of(out), training)
         with torch.enable_grad(), autocast():
             value = _checked_loss(loss, out, y, module)

@@ -16,7 +16,7 @@ from fl_lightning.callbacks.evaluation import Evaluation
 from fl_lightning.callbacks.metrics import larger_is_better, make_metrics, results
 from fl_lightning.callbacks.scoring import Autocast, score
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.losses import LOSSES, TaskLoss, own_loss
+from fl_lightning.core.losses import TaskLoss, is_cross_entropy, own_loss
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import DeviceDataset
 from fl_lightning.data.dataset import rows as count
@@ -116,7 +116,7 @@ class Task:
 
     def _classes(self, data: FederatedData) -> tuple[str, ...]:
         """The names of the classes, numbers if they have none; none if targets are no classes."""
-        if data.classes or self.loss not in (LOSSES["cross_entropy"], own_loss):
+        if data.classes or not (is_cross_entropy(self.loss) or self.loss is own_loss):
             return data.classes
         parts = [rows for rows in (data.train, data.test, data.validation) if rows is not None]
         targets = [data.divided(rows)[1] for rows in parts]

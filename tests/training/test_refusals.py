@@ -289,6 +289,12 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: trainer(loss="mse").fit(nn.Linear(5, 3), numbers()),
         ("mse", "(2,)", "(2, 3)"),
     ),
+    "classes second": (
+        lambda: trainer().fit(
+            nn.Conv1d(1, 4, 1), fl.FederatedData((X[:, None], (X > 0).long()), clients=owners())
+        ),
+        ("classes last", "(2, 4, 5)", "torch.nn.functional.cross_entropy"),
+    ),
     "small numbers": (
         lambda: trainer().fit(
             nn.Linear(5, 3), fl.FederatedData((X, COUNTS.int()), clients=owners())

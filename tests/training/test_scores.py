@@ -140,6 +140,36 @@ def test_one_score_tells_two_named_classes_apart() -> None:
         assert found == pytest.approx(own.double().mean().item())
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_cross_entropy_of_torch_has_classes(weighted: bool) -> None:
+    given, weight = data(test=0.3), torch.tensor([1.0, 2.0, 3.0])
+    given = fl.FederatedData(
+        (given.train["x"], given.train["label"]), clients=given.partition, test=0.3
+    )
+    loss = nn.CrossEntropyLoss(weight) if weighted else nn.functional.cross_entropy
+    fit, module = trainer(loss=loss, metrics=["f1"]), nn.Linear(6, 3)
+    fit.fit(module, given)
+    x, y = given.test
+    right = (module(x).argmax(1) == y).double().mean().item()
+    assert fit.history["test/accuracy"].iloc[-1] == pytest.approx(right)
+    f1 = torchmetrics.functional.f1_score(
+        module(x), y, "multiclass", num_classes=3, average="macro"
+    )
+    assert fit.history["test/f1"].iloc[-1] == pytest.approx(f1.item())
+
+
+def test_classes_of_an_own_loss_are_named() -> None:
+    def loss(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(out, y)
+
+    x, y = rows(60).values()
+    fit = trainer(loss=loss, metrics=["f1"])
+    with pytest.raises(fl.UserError, match=r"FederatedData\(classes="):
+        fit.fit(nn.Linear(6, 3), fl.FederatedData((x, y), clients=[0] * 60, test=0.5))
+    given = fl.FederatedData((x, y), clients=[0] * 60, test=0.5, classes="abc")
+    assert "test/f1" in fit.fit(nn.Linear(6, 3), given).scalars
+
+
 def test_numbers_above_one_are_no_binary_targets() -> None:
     given = fl.FederatedData((torch.randn(60, 2), torch.arange(60) % 3), clients=[0] * 60, test=0.5)
     fit = trainer(loss="binary_cross_entropy", metrics=["accuracy"], batch_size=30)
