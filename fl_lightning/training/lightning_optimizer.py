@@ -15,12 +15,14 @@ from fl_lightning.core.algorithm import LocalFactory
 from fl_lightning.core.curves import OfRound
 from fl_lightning.errors import ModelError, first_sentence
 from fl_lightning.optim import GradientTransform
+from fl_lightning.training.texts import SIMPLE, call_text
 
 
-def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory, OfRound]:
-    """The client's optimizer that `configure_optimizers` gives, and its learning rates.
+def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory, OfRound, str]:
+    """The client's optimizer that `configure_optimizers` gives, its learning rates, and its text.
 
-    A scheduler is run ahead, one step a round.
+    A scheduler is run ahead, one step a round. The text has the options that are not defaults, such
+    as `SGD(lr=0.1), StepLR(step_size=30)`.
 
     Raises:
         ModelError: If there is none, or more than one optimizer, group or scheduler; if it does not
@@ -68,11 +70,14 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
     settings["lr"] = optimizer.defaults["lr"]
     settings = {k: v for k, v in settings.items() if k in accepted}
     local = partial(type(optimizer), **settings)
-    if kept := _attributes(optimizer, local):
-        local = partial(_with, local, kept)
+    kept = _attributes(optimizer, local)
+    local = partial(_with, local, kept) if kept else local
     _check_one_vector(name, kind, local)
-    lrs = _rates(name, optimizer, schedulers, rounds)
-    return local, lambda t, _: lrs[min(t, rounds - 1)]
+    one = _scheduler(name, optimizer, schedulers)
+    texts = [call_text(type(optimizer), settings | kept)]
+    texts += [call_text(type(one), vars(one))] if schedulers else []
+    lrs = _rates(name, optimizer, one, rounds)
+    return local, lambda t, _: lrs[min(t, rounds - 1)], ", ".join(texts)
 
 
 def _accepted(kind: type[Optimizer]) -> set[str]:
@@ -92,9 +97,7 @@ def _attributes(optimizer: Optimizer, local: LocalFactory) -> dict[str, Any]:
     return {
         name: value
         for name, value in vars(optimizer).items()
-        if name in fresh
-        and isinstance(value, bool | int | float | str | tuple | None)
-        and value != fresh[name]
+        if name in fresh and isinstance(value, SIMPLE) and value != fresh[name]
     }
 
 
@@ -148,16 +151,20 @@ def _check_one_vector(name: str, kind: str, local: LocalFactory) -> None:
         )
 
 
-def _rates(name: str, optimizer: Optimizer, schedulers: Sequence[Any], rounds: int) -> list[float]:
-    """The learning rate in each round."""
-    if not schedulers:
-        schedulers = [LambdaLR(optimizer, lambda _: 1.0)]
-    one = schedulers[0] if isinstance(schedulers[0], dict) else {"scheduler": schedulers[0]}
-    if one.get("interval", "epoch") != "epoch" or one.get("frequency", 1) != 1:
+def _scheduler(name: str, optimizer: Optimizer, schedulers: Sequence[Any]) -> Any:
+    """The scheduler, which takes one step an epoch; a constant one if there is none."""
+    one = schedulers[0] if schedulers else LambdaLR(optimizer, lambda _: 1.0)
+    options = one if isinstance(one, dict) else {"scheduler": one}
+    if options.get("interval", "epoch") != "epoch" or options.get("frequency", 1) != 1:
         raise ModelError(
             f"the scheduler of {name} has another interval than one epoch: a federation takes one "
             "step a round; leave out interval and frequency"
         )
+    return options["scheduler"]
+
+
+def _rates(name: str, optimizer: Optimizer, scheduler: Any, rounds: int) -> list[float]:
+    """The learning rate in each round."""
     optimizer.zero_grad(set_to_none=True)  # or steps would move the module's weights
     (group,), rates = optimizer.param_groups, list[float]()
     before = {k: v for k, v in group.items() if k not in ("params", "lr")}
@@ -171,7 +178,7 @@ def _rates(name: str, optimizer: Optimizer, schedulers: Sequence[Any], rounds: i
                     "the learning rate of it alone: leave that out, as by cycle_momentum=False"
                 )
             optimizer.step()
-            one["scheduler"].step()
+            scheduler.step()
     except ModelError:
         raise
     except (TypeError, ValueError) as error:

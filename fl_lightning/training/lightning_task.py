@@ -42,6 +42,7 @@ class LightningTask(Task):
 
     def __init__(self, module: LightningModule, batch_size: int, own_optimizer: bool):
         self.steps, self.own_optimizer = StepModel(module), own_optimizer
+        self.optimizer = ""  # as text, if it is the module's own
         self.logged = dict[str, list[str]]()  # the names of the scores of each part
         super().__init__(module, own_loss, (), batch_size)
 
@@ -55,8 +56,16 @@ class LightningTask(Task):
         if not self.own_optimizer:
             return algorithm
         assert isinstance(self.module, LightningModule)
-        local, lr = local_optimizer(self.module, rounds)
+        local, lr, self.optimizer = local_optimizer(self.module, rounds)
         return algorithm.replace(local=local, lr=lr)
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The module's hyperparameters that are single values, and its optimizer."""
+        simple = bool | int | float | str | None
+        values = {k: v for k, v in self.module.hparams.items() if isinstance(v, simple)}
+        own = {"configure_optimizers": self.optimizer} if self.optimizer else {}
+        return {k: v for k, v in values.items() if k != "name"} | own
 
     @property
     def callbacks(self) -> list[Any]:

@@ -58,6 +58,11 @@ class Task:
         return algorithm
 
     @property
+    def recorded(self) -> dict[str, Any]:
+        """What a run's configuration holds of the module beside its name."""
+        return {}
+
+    @property
     def callbacks(self) -> list[Any]:
         """Callbacks that the task needs, after a dry run of the model."""
         return []

@@ -26,6 +26,7 @@ from fl_lightning.training.given import names, tried
 from fl_lightning.training.lightning_module import set_up
 from fl_lightning.training.lightning_task import task_of
 from fl_lightning.training.session import Parts, Session
+from fl_lightning.training.texts import loss_text
 from fl_lightning.training.together import check_methods, fit_together
 from fl_lightning.training.words import as_arguments, speaking_of_arguments
 
@@ -211,8 +212,9 @@ class FederatedTrainer:
         resume = self.options.run_dir is not None if resume == "auto" else resume
         if not isinstance(resume, bool):
             raise UserError(f'resume is {resume!r}: give True, False or "auto"')
-        o = replace(self.options, clients=data.num_clients, resume=resume)
-        task = task_of(module, self.loss, self.metrics, o.batch_size, self._given)
+        task = task_of(module, self.loss, self.metrics, self.options.batch_size, self._given)
+        of_data = {"clients": data.num_clients, "loss": loss_text(task.loss)}
+        o = replace(self.options, **of_data, resume=resume)
         with task.attached():
             algorithm = task.with_optimizer(self.algorithm, o.rounds)
         made = tried(task, algorithm, data, o, self.augment, self.callbacks)
