@@ -95,6 +95,12 @@ class FederatedTrainer:
         self.loss, self.metrics, self.augment = loss, metrics, augment
         if not all(isinstance(given, list | tuple) for given in (callbacks, loggers)):
             raise UserError("callbacks and loggers are lists: write callbacks=[...]")
+        for logger in loggers:
+            if not (hasattr(logger, "log_metrics") and hasattr(logger, "finalize")):
+                raise UserError(
+                    f"{logger!r:.60} is no logger: give an object with log_metrics and finalize, "
+                    "such as lightning.fabric.loggers.CSVLogger(folder)"
+                )
         self.callbacks, self.loggers = callbacks, loggers
         self.run: Run | None = None
         self._module: nn.Module | None = None

@@ -318,6 +318,7 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),
     "head": (lambda: trainer(loss="mse").fit(TwoHeads(5, 1), numbers()), ("'left'",)),
     "callback": (lambda: trainer(callbacks=3), ("callbacks=[...]",)),
+    "no logger": (lambda: trainer(loggers=["csv"]), ("'csv'", "CSVLogger")),
     "no callback": (lambda: trainer(callbacks=[3]).fit(Lit(), data()), ("int", "on_round_end")),
     "of Lightning": (
         lambda: trainer(callbacks=[OfLightning("loss")]).fit(Lit(), data()),
