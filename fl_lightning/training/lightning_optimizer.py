@@ -84,7 +84,7 @@ def _accepted(kind: type[Optimizer]) -> set[str]:
     """The names of the arguments of a class, also of those that it passes on."""
     names = set[str]()
     for base in kind.__mro__:
-        parameters = signature(base.__init__).parameters
+        parameters = signature(base).parameters
         names |= parameters.keys()
         if Parameter.VAR_KEYWORD not in {p.kind for p in parameters.values()}:
             break

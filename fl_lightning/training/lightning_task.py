@@ -62,8 +62,8 @@ class LightningTask(Task):
     @property
     def recorded(self) -> dict[str, Any]:
         """The module's hyperparameters that are single values, and its optimizer."""
-        simple = bool | int | float | str | None
-        values = {k: v for k, v in self.module.hparams.items() if isinstance(v, simple)}
+        given, simple = self.steps.lightning_module.hparams, bool | int | float | str | None
+        values = {k: v for k, v in given.items() if isinstance(v, simple)}
         own = {"configure_optimizers": self.optimizer} if self.optimizer else {}
         return {k: v for k, v in values.items() if k != "name"} | own
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-SIMPLE = bool | int | float | str | tuple | None
+SIMPLE = bool, int, float, str, tuple, type(None)
 """The values of options that are copied and shown."""
 
 

@@ -219,8 +219,8 @@ class FederatedTrainer:
         if not isinstance(resume, bool):
             raise UserError(f'resume is {resume!r}: give True, False or "auto"')
         task = task_of(module, self.loss, self.metrics, self.options.batch_size, self._given)
-        of_data = {"clients": data.num_clients, "loss": loss_text(task.loss)}
-        o = replace(self.options, **of_data, resume=resume)
+        loss = loss_text(task.loss)
+        o = replace(self.options, clients=data.num_clients, loss=loss, resume=resume)
         with task.attached():
             algorithm = task.with_optimizer(self.algorithm, o.rounds)
         made = tried(task, algorithm, data, o, self.augment, self.callbacks)
@@ -296,7 +296,7 @@ class FederatedTrainer:
             raise UserError("there are no data to score on: give data=")
         task = task_of(module, self.loss, self.metrics, self.options.batch_size, self._given)
         fabric = self._fabric or self._launched()
-        training = [part for part in module.modules() if part.training]
+        training = [inner for inner in module.modules() if inner.training]
         home = next(module.parameters()).device
         dataset = task.dataset(data, part).to(fabric.device)
         with task.attached():
@@ -305,8 +305,8 @@ class FederatedTrainer:
                 return [task.scores(dataset, part, rows, fabric.autocast) for rows in groups]
             finally:
                 module.to(home)
-                for part in training:
-                    part.training = True
+                for trained in training:
+                    trained.training = True
 
     def _launched(self, **given: Any) -> Fabric:
         """A launched Fabric, of as many ranks as the first one of this program."""
