@@ -143,9 +143,9 @@ class Task:
         index = (torch.arange(len(data)) if index is None else index).to(data.device)
         metrics = make_metrics(self.metrics, len(data.classes), data.device)
         size, model = self.batch_size, self.module.eval()
-        right, total = score(model, data, index, self.loss, autocast, size, metrics.values())
+        right, total, seen = score(model, data, index, self.loss, autocast, size, metrics.values())
         own = {"accuracy": right.double().mean().item()} if data.classes else {}
-        found = own | {"loss": total.item() / len(index)} | results(metrics)
+        found = own | {"loss": (total / seen).item()} | results(metrics)
         return {f"{NAMES[part]}/{name}": value for name, value in found.items()}
 
     def export(self, folder: Path, rounds: int) -> None:

@@ -170,6 +170,40 @@ def test_classes_of_an_own_loss_are_named() -> None:
     assert "test/f1" in fit.fit(nn.Linear(6, 3), given).scalars
 
 
+class Tagger(nn.Module):
+    """A class for each token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(7, 3)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.table(tokens)
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 60])
+def test_the_loss_of_padded_rows_is_the_mean_over_their_targets(batch_size: int) -> None:
+    """In batches of any size, some of which are padding alone."""
+    g = torch.Generator().manual_seed(0)
+    tokens = torch.randint(7, (60, 6), generator=g)
+    length = torch.randint(7, (60, 1), generator=g)
+    y = tokens.div(3, rounding_mode="floor").masked_fill(torch.arange(6) >= length, -100)
+    assert (length == 0).any()
+    given = fl.FederatedData((tokens, y), clients=torch.arange(60) % 3, test=0.5)
+    fit, module = trainer(metrics=["perplexity"], batch_size=batch_size), Tagger()
+    fit.fit(module, given)
+    x, y = given.test
+    loss = nn.functional.cross_entropy(module(x).flatten(0, 1), y.flatten()).item()
+    for found in (fit.history.iloc[-1], fit.test(data=given)):
+        assert found["test/loss"] == pytest.approx(loss)
+        assert found["test/perplexity"] == pytest.approx(math.exp(loss))
+    each = fit.test(data=given, per_client=True)["test/loss"]
+    for client, found in enumerate(each):
+        own = given.parts["test"][client]
+        loss = nn.functional.cross_entropy(module(x[own]).flatten(0, 1), y[own].flatten())
+        assert found == pytest.approx(loss.item())
+
+
 def test_numbers_above_one_are_no_binary_targets() -> None:
     given = fl.FederatedData((torch.randn(60, 2), torch.arange(60) % 3), clients=[0] * 60, test=0.5)
     fit = trainer(loss="binary_cross_entropy", metrics=["accuracy"], batch_size=30)
