@@ -61,6 +61,11 @@ def is_hub(given: Any, name: str) -> bool:
         raise UserError(f"{name} has the splits {splits}: give one, such as {name}[{splits[0]!r}]")
     if not hasattr(given, "__len__"):
         raise UserError(f"{name} is a stream: load it whole, without streaming=True")
+    if (getattr(given, "format", None) or {}).get("type") == "custom":
+        raise UserError(
+            f"{name} has a transform, which reading in torch format drops: let {name}.map(...) "
+            "apply it"
+        )
     return True
 
 

@@ -23,6 +23,10 @@ class HubDataset:
     def column_names(self) -> list[str]:
         return [*self.columns]
 
+    @property
+    def format(self) -> dict[str, Any]:
+        return {"type": self.form or None}
+
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
@@ -123,6 +127,7 @@ def test_texts_of_a_client_are_packed_into_blocks():
         (speech(), {"tokens": Letters(), "length": 0}, "length is 0"),
         (SimpleNamespace(with_format=None, column_names=["x"]), {}, "stream"),
         (HubSplits(train=speech()), {}, "['train']"),
+        (speech().with_format("custom"), {}, "transform"),  # as after with_transform
         (SPEECH, {}, "dict"),
     ],
 )
