@@ -28,7 +28,8 @@ def raw_rows(given: Any, name: str, collate: Callable[[list[Any]], Any] = defaul
         name: What messages call it.
         collate: Makes one batch of a list of samples of a map-style data set.
     """
-    if is_hub(given, name):
+    hub = is_hub(given, name)
+    if hub and collate is default_collate and not has_transform(given):
         return dict(given.with_format("torch")[:])
     if hasattr(given, "iloc"):
         raise UserError(f"{name} is a table: use FederatedData.from_table")
@@ -38,9 +39,9 @@ def raw_rows(given: Any, name: str, collate: Callable[[list[Any]], Any] = defaul
         raise UserError(
             f"{name} is an IterableDataset, whose rows have no number: give a map-style data set"
         )
-    if isinstance(given, Dataset):
+    if hub or isinstance(given, Dataset):
         try:
-            samples = [given[k] for k in range(len(given))]  # type: ignore[arg-type]
+            samples = [given[k] for k in range(len(given))]
             given = _tuples(collate(samples))
         except (RuntimeError, TypeError) as error:
             raise UserError(
@@ -61,12 +62,12 @@ def is_hub(given: Any, name: str) -> bool:
         raise UserError(f"{name} has the splits {splits}: give one, such as {name}[{splits[0]!r}]")
     if not hasattr(given, "__len__"):
         raise UserError(f"{name} is a stream: load it whole, without streaming=True")
-    if (getattr(given, "format", None) or {}).get("type") == "custom":
-        raise UserError(
-            f"{name} has a transform, which reading in torch format drops: let {name}.map(...) "
-            "apply it"
-        )
     return True
+
+
+def has_transform(dataset: Any) -> bool:
+    """Whether samples of a Hugging Face data set pass a function, which another format drops."""
+    return (getattr(dataset, "format", None) or {}).get("type") == "custom"
 
 
 def tensors(raw: Any, name: str) -> Any:
