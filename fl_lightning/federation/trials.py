@@ -62,9 +62,9 @@ def dry_run(
     Nothing changes but `clients.single_batches`, which is False if the model has BatchNorm.
 
     Raises:
-        ModelError: If the model does not take the samples, changes them in place, replaces a
-            buffer, has no trainable score for each label, or hooks on parameters; or if it has
-            BatchNorm and a client has batches of one sample alone.
+        ModelError: If the model does not take the samples, changes them or a parameter in place,
+            replaces a buffer, has no trainable score for each label, or hooks on parameters; or if
+            it has BatchNorm and a client has batches of one sample alone.
     """
     for name, p in module.named_parameters():
         if p._backward_hooks or p._post_accumulate_grad_hooks:
@@ -81,6 +81,7 @@ def dry_run(
         given = tied(module, {name: b.clone() for name, b in module.named_buffers()})
         buffers, devices = dict(given), [device] if device.type == "cuda" else []
         versions = [t._version for t in tree_leaves(x)]
+        weights = _places(module)
         with torch.enable_grad(), torch.random.fork_rng(devices), autocast():
             out = functional_call(module.train(training), buffers, args, kwargs, tie_weights=False)
         if [t._version for t in tree_leaves(x)] != versions:
@@ -88,6 +89,11 @@ def dry_run(
             raise ModelError(
                 f"{class_name(module)} changes its input in place: write x = x - m instead of "
                 "x.sub_(m), and inplace=False"
+            )
+        if moved := [name for name, place in _places(module).items() if weights[name] != place]:
+            raise ModelError(
+                f"{class_name(module)} changes its parameter {moved[0]!r} in a step, which clients "
+                "would pass on to one another: make it a buffer, of which each has its own"
             )
         if replaced := [name for name in given if buffers[name] is not given[name]]:
             raise ModelError(
@@ -117,6 +123,12 @@ def dry_run(
                 raise
             clients.single_batches = False
             _check_further_batches(module, clients)
+
+
+def _places(module: nn.Module) -> dict[str, tuple[int, int]]:
+    """Version and place of each parameter on the CPU; on a GPU cuDNN moves those of an LSTM."""
+    named = {name: p for name, p in module.named_parameters() if p.device.type == "cpu"}
+    return {name: (p._version, p.data_ptr()) for name, p in named.items()}
 
 
 def _does_not_take(

@@ -209,6 +209,16 @@ def draws(self: Any, batch: Any, index: int) -> Tensor:
     return Lit.training_step(self, {**batch, "x": batch["x"] + torch.randn(6)}, index)
 
 
+def averages(self: Any, batch: Any) -> None:
+    """The momentum encoder of contrastive learning."""
+    with torch.no_grad():
+        self.norm.weight.mul_(0.9)
+
+
+def averages_data(self: Any, batch: Any) -> None:
+    self.norm.weight.data = 0.9 * self.norm.weight.data
+
+
 def logs_loss(self: Any, batch: Any) -> None:
     self.log("loss", self(batch["x"]).sum())
 
@@ -294,6 +304,14 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
             nn.Conv1d(1, 4, 1), fl.FederatedData((X[:, None], (X > 0).long()), clients=owners())
         ),
         ("classes last", "(2, 4, 5)", "torch.nn.functional.cross_entropy"),
+    ),
+    "a moving average": (
+        lambda: trainer().fit(module(training_step=step_with(averages)), data()),
+        ("'norm.weight'", "buffer"),
+    ),
+    "a moving average of data": (
+        lambda: trainer().fit(module(training_step=step_with(averages_data)), data()),
+        ("'norm.weight'", "buffer"),
     ),
     "small numbers": (
         lambda: trainer().fit(
