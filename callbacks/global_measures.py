@@ -78,7 +78,7 @@ class ClassAccuracy(Measure):
         y, classes = self.test.y, self.test.classes
         index = share_of(federation, some_samples(len(y), None).to(y.device))
         autocast = federation.fabric.autocast
-        right, _ = score(federation.load_global(), self.test, index, federation.loss, autocast)
+        right, *_ = score(federation.load_global(), self.test, index, federation.loss, autocast)
         hits = y[index][right].bincount(minlength=len(classes)).double()
         federation.all_reduce_sum(hits)
         samples = y.bincount(minlength=len(classes))

@@ -11,6 +11,7 @@ from torchmetrics import Metric, classification
 from torchmetrics.text import Perplexity
 
 from fl_lightning.core.losses import IGNORED, like
+from fl_lightning.core.prediction import is_right
 from fl_lightning.errors import UserError, nearest
 from fl_lightning.runs.run import higher_is_better
 
@@ -30,14 +31,10 @@ class Accuracy(Metric):
     def update(self, scores: Tensor, y: Tensor) -> None:
         """Count a batch: scores (..., classes) and classes (...). The class -100 does not count.
 
-        With floating `y`, 0 or 1, there is one score for each target: positive means class 1.
+        Where there is one score for each target, 0 or 1, positive means class 1.
         """
         counts = y != IGNORED
-        if y.is_floating_point():
-            right = ((scores > 0) == (y == 1)) & ~scores.isnan()
-        else:
-            right = (scores.argmax(-1) == y) & ~scores.isnan().any(-1)
-        self.right += (right & counts).sum()
+        self.right += (is_right(scores, y) & counts).sum()
         self.seen += counts.sum()
 
     def compute(self) -> Tensor:
@@ -136,20 +133,24 @@ def update(metrics: Iterable[Metric], scores: Any, y: Any) -> None:
     """Let metrics see the scores and targets of a batch.
 
     Raises:
-        ValueError: If targets of a metric of classes are fractions.
+        ValueError: If targets of a metric of classes are fractions, or above 1 for one score each;
+            or if there are more scores than targets and no classes.
     """
     for metric in metrics:
         floating = isinstance(y, Tensor) and y.is_floating_point()
-        same = floating and y.numel() == scores.numel()
-        if floating and isinstance(metric, OF_CLASSES) and not ((y == 0) | (y == 1)).all():
+        same = isinstance(y, Tensor) and y.numel() == scores.numel()
+        binary = (floating or same) and isinstance(metric, OF_CLASSES)
+        if binary and not ((y == 0) | (y == 1) | (y == IGNORED)).all():
             raise ValueError("the targets are numbers, not classes")
         if isinstance(metric, classification.BinaryAUROC | classification.BinaryF1Score):
             if scores.ndim == 2 and scores.shape[1] == 2:
                 metric.update(scores.softmax(1)[:, 1], y)
+            elif not same:
+                raise ValueError("the classes are not known: name them, FederatedData(classes=...)")
             else:
                 metric.update(scores.flatten().sigmoid(), y.flatten().long())
         else:
-            metric.update(scores, like(y, scores) if same else y)
+            metric.update(scores, like(y, scores) if floating and same else y)
 
 
 def results(metrics: Mapping[str, Metric]) -> dict[str, float]:

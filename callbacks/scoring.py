@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from fl_lightning.callbacks.metrics import results, update
-from fl_lightning.core.losses import TaskLoss, scores_of
+from fl_lightning.core.losses import TaskLoss, counted, scores_of
 from fl_lightning.core.network import call
 from fl_lightning.core.prediction import is_right
 from fl_lightning.data import DeviceDataset
-from fl_lightning.data.dataset import rows
 from fl_lightning.executors import ClientResult
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.federation.mean_loss import MeanLoss, some_samples
@@ -91,17 +90,17 @@ def score(
     autocast: Autocast,
     batch_size: int = 100,
     metrics: Iterable[Metric] = (),
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Score a model in evaluation mode on the samples of an index, on this rank alone.
 
     The metrics see each batch.
 
     Returns:
         Whether the model is right about each sample, (n,), of a data set with classes, else (0,);
-        and the sum of their losses, 0-dim.
+        the sum of their losses, 0-dim; and how many that sum counts (see `counted`).
     """
     right = [index.new_zeros(0, dtype=torch.bool)]
-    total = torch.zeros((), dtype=torch.float64, device=index.device)
+    total, seen = torch.zeros(2, dtype=torch.float64, device=index.device)
     with autocast():
         for x, y in data.batches(index, batch_size):
             out = call(module, x)
@@ -111,8 +110,11 @@ def score(
             if data.classes:
                 right.append(is_right(scores, y))
             update(metrics, *in_own_unit(data, scores, y))
-            total += loss(out, y).double() * rows(y)
-    return torch.cat(right), total
+            value, weight = loss(out, y).double(), counted(loss, y)
+            if isinstance(weight, Tensor):  # the mean of no target is NaN
+                value = torch.where(weight > 0, value, 0)
+            total, seen = total + value * weight, seen + weight
+    return torch.cat(right), total, seen
 
 
 def in_own_unit(data: DeviceDataset, scores: Any, y: Any) -> tuple[Any, Any]:
@@ -138,18 +140,18 @@ def score_together(
     fabric = federation.fabric
     index = some_samples(len(data), None).to(data.device) if index is None else index
     batches = index.split(batch_size)
-    table = torch.zeros(len(batches), 2, dtype=torch.float64, device=data.device)
+    table = torch.zeros(len(batches), 3, dtype=torch.float64, device=data.device)
     mine = range(fabric.global_rank, len(batches), fabric.world_size)
     for k in range(len(batches)) if metrics else mine:
-        right, total = score(
+        right, total, seen = score(
             module, data, batches[k], federation.loss, fabric.autocast, batch_size, metrics.values()
         )
         if k in mine:
-            table[k] = torch.stack([right.sum().double(), total])
+            table[k] = torch.stack([right.sum().double(), total, seen])
     federation.all_reduce_sum(table)
-    accuracy, mean_loss = (table.sum(0) / len(index)).tolist()
-    scores = {"accuracy": accuracy} if data.classes else {}
-    return scores | {"loss": mean_loss} | results(metrics)
+    right, total, seen = table.sum(0)
+    scores = {"accuracy": (right / len(index)).item()} if data.classes else {}
+    return scores | {"loss": (total / seen).item()} | results(metrics)
 
 
 class ClientScorer:
@@ -165,8 +167,8 @@ class ClientScorer:
         w = result.origin + result.progress
         load_model(self.module, self.federation.layout, w, result.buffers)
         loss, autocast = self.federation.loss, self.federation.fabric.autocast
-        right, total = score(self.module, data, index, loss, autocast)
-        return right.double().mean().item(), (total / len(index)).item()
+        right, total, seen = score(self.module, data, index, loss, autocast)
+        return right.double().mean().item(), (total / seen).item()
 
 
 def write_csv(path: Path, rows: Iterable[Iterable[Any]]) -> None:

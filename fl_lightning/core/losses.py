@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.cross_entropy import mean_cross_entropy
 
@@ -40,11 +42,37 @@ def scores_of(out: Any) -> Any:
 
 
 def cross_entropy(out: Any, y: Tensor) -> Tensor:
-    """Of classes, (n, classes) and (n,), or of tokens, (n, t, classes) and (n, t)."""
+    """Of classes, (n, classes) and (n,), or of tokens, (n, t, classes) and (n, t).
+
+    Raises:
+        ValueError: If the classes are not the last dimension of the scores.
+    """
     scores = scores_of(out)
     if scores.ndim > 2:
+        if scores.shape[:-1] != y.shape:
+            raise ValueError(
+                f"its scores have classes last, (*targets, classes), not {tuple(scores.shape)}; "
+                "torch.nn.functional.cross_entropy has them second"
+            )
         scores, y = scores.flatten(0, -2), y.flatten()
     return mean_cross_entropy(scores, y, IGNORED)
+
+
+def is_cross_entropy(loss: object) -> bool:
+    """Whether a loss is `cross_entropy` or PyTorch's, so that integers are classes."""
+    return isinstance(loss, nn.CrossEntropyLoss) or loss in (cross_entropy, F.cross_entropy)
+
+
+def counted(loss: object, y: Any) -> Tensor | int:
+    """The rows that a batch's mean loss is of: what it weighs in the mean of a data set.
+
+    A cross entropy is of the targets that are not -100, so of a part of the rows if some are.
+    """
+    rows = len(tree_leaves(y)[0])
+    given = getattr(loss, "weight", None), getattr(loss, "ignore_index", IGNORED)
+    if not (is_cross_entropy(loss) and given == (None, IGNORED) and y.dtype == torch.int64):
+        return rows
+    return (y != IGNORED).sum().double() / (y.numel() // rows)
 
 
 def mse(out: Any, y: Tensor) -> Tensor:

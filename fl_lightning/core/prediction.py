@@ -32,9 +32,31 @@ Predict = Callable[[PersonalModel], Callable[[Any], Tensor]]
 """`predict(own)` prepares a client once and returns a map from inputs to scores (b, classes)."""
 
 
+def predicted(scores: Tensor, y: Tensor) -> Tensor:
+    """The predicted classes, of the shape of the labels `y`.
+
+    Args:
+        scores: (*y.shape, classes): the class of the highest score. As many as labels, one for each
+            of them: class 1 where it is positive.
+        y: The labels.
+
+    Raises:
+        ValueError: If the scores have another shape.
+    """
+    if scores.numel() == y.numel():
+        return (scores.view_as(y) > 0).long()
+    if scores.shape[:-1] != y.shape:
+        raise ValueError(
+            f"there are scores of shape {tuple(scores.shape)} for labels of shape {tuple(y.shape)}"
+        )
+    return scores.argmax(-1)
+
+
 def is_right(scores: Tensor, y: Tensor) -> Tensor:
-    """Whether the class of the highest score is the label, (b,); NaN is never right."""
-    return (scores.argmax(1) == y) & ~scores.isnan().any(1)  # argmax takes NaN for the highest
+    """Whether the predicted class is the label, of the shape of `y`; NaN is never right."""
+    unsure = scores.isnan()  # which argmax takes for the highest
+    of_each = unsure.view_as(y) if scores.numel() == y.numel() else unsure.any(-1)
+    return (predicted(scores, y) == y) & ~of_each
 
 
 def from_logits(own: PersonalModel) -> Callable[[Any], Tensor]:

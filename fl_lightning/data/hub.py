@@ -11,7 +11,7 @@ from torch.utils.data import default_collate
 from fl_lightning.core.losses import IGNORED
 from fl_lightning.data.owners import partition_of
 from fl_lightning.data.partition import Partition
-from fl_lightning.data.rows import is_hub, raw_rows
+from fl_lightning.data.rows import has_transform, is_hub, raw_rows
 from fl_lightning.data.targets import target_in
 from fl_lightning.errors import UserError, nearest
 
@@ -25,13 +25,17 @@ def hub_columns(
     """The columns of a row, by default all but the owners, of a data set that has them all.
 
     Raises:
-        UserError: If it is no data set of one split in Hugging Face's manner, or a column is
-            missing.
+        UserError: If it is no data set of one split in Hugging Face's manner, it has a transform,
+            or a column is missing.
     """
     if not is_hub(dataset, name):
         raise UserError(
             f"{name} is a {type(dataset).__name__}: give a data set of the library datasets, "
             "or other data to FederatedData itself"
+        )
+    if has_transform(dataset):
+        raise UserError(
+            f"{name} has a transform, whose columns may be others: give it to FederatedData itself"
         )
     known = dataset.column_names
     for what, wanted in (("clients", owner and [owner]), ("columns", columns)):

@@ -64,7 +64,10 @@ class Partition:
     @classmethod
     def from_lists(cls, lists: Iterable[Iterable[int]]) -> "Partition":
         """The partition with one list of positions per client, such as `[[0, 2], [1]]`."""
-        parts = [torch.tensor(list(part), dtype=torch.int64) for part in lists]
+        parts = [
+            part.long() if isinstance(part, Tensor) else torch.tensor(list(part), dtype=torch.int64)
+            for part in lists
+        ]
         sizes = torch.tensor([0, *map(len, parts)])
         return cls(torch.cat([sizes.new_zeros(0), *parts]), sizes.cumsum(0))
 

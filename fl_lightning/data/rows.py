@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
-from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from fl_lightning.errors import UserError, first_sentence
 
@@ -28,7 +28,8 @@ def raw_rows(given: Any, name: str, collate: Callable[[list[Any]], Any] = defaul
         name: What messages call it.
         collate: Makes one batch of a list of samples of a map-style data set.
     """
-    if is_hub(given, name):
+    hub = is_hub(given, name)
+    if hub and collate is default_collate and not has_transform(given):
         return dict(given.with_format("torch")[:])
     if hasattr(given, "iloc"):
         raise UserError(f"{name} is a table: use FederatedData.from_table")
@@ -38,9 +39,9 @@ def raw_rows(given: Any, name: str, collate: Callable[[list[Any]], Any] = defaul
         raise UserError(
             f"{name} is an IterableDataset, whose rows have no number: give a map-style data set"
         )
-    if isinstance(given, Dataset):
+    if hub or isinstance(given, Dataset):
         try:
-            samples = [given[k] for k in range(len(given))]  # type: ignore[arg-type]
+            samples = [given[k] for k in range(len(given))]
             given = _tuples(collate(samples))
         except (RuntimeError, TypeError) as error:
             raise UserError(
@@ -64,6 +65,11 @@ def is_hub(given: Any, name: str) -> bool:
     return True
 
 
+def has_transform(dataset: Any) -> bool:
+    """Whether samples of a Hugging Face data set pass a function, which another format drops."""
+    return (getattr(dataset, "format", None) or {}).get("type") == "custom"
+
+
 def tensors(raw: Any, name: str) -> Any:
     """The tree of tensors of a tree of columns: arrays, tensors and lists of numbers.
 
@@ -75,6 +81,11 @@ def tensors(raw: Any, name: str) -> Any:
     if isinstance(raw, tuple) and not _is_text(raw):
         made = [tensors(part, f"{name}[{k}]") for k, part in enumerate(raw)]
         return type(raw)(*made) if hasattr(raw, "_fields") else tuple(made)
+    if isinstance(raw, Dataset | DataLoader):
+        fix = "give one data set of all rows, such as ConcatDataset(parts), and their owners"
+        if isinstance(raw, DataLoader):
+            fix = "give its data set; the batch size is an option of the trainer"
+        raise UserError(f"{name} is a {type(raw).__name__}, not a tensor: {fix}")
     if isinstance(raw, Tensor):
         column = raw.detach().cpu()
     elif _is_text(raw):

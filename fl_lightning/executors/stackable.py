@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
 from fl_lightning.core.guarded_term import IN_PARALLEL
-from fl_lightning.core.network import FunctionalModel
+from fl_lightning.core.network import FunctionalModel, class_name
 from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.core.substitution import substituted
 from fl_lightning.errors import ModelError, TermError, first_sentence
@@ -109,7 +109,7 @@ def _watched_layers(module: nn.Module) -> Iterator[Callable[[], str]]:
         A function that names the innermost layer whose forward has begun and not ended.
     """
     entered = [("", "")]
-    model, states = type(module).__name__, list[Any]()
+    model, states = class_name(module), list[Any]()
 
     def named() -> str:
         name, kind = entered[-1]

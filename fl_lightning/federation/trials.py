@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.algorithm import Facts
-from fl_lightning.core.losses import TaskLoss, cross_entropy, scores_of
+from fl_lightning.core.losses import TaskLoss, is_cross_entropy, scores_of
 from fl_lightning.core.network import arguments, class_name, tied
 from fl_lightning.data import ClientData
 from fl_lightning.data.dataset import is_image
@@ -62,9 +62,9 @@ def dry_run(
     Nothing changes but `clients.single_batches`, which is False if the model has BatchNorm.
 
     Raises:
-        ModelError: If the model does not take the samples, changes them in place, replaces a
-            buffer, has no trainable score for each label, or hooks on parameters; or if it has
-            BatchNorm and a client has batches of one sample alone.
+        ModelError: If the model does not take the samples, changes them or a parameter in place,
+            replaces a buffer, has no trainable score for each label, or hooks on parameters; or if
+            it has BatchNorm and a client has batches of one sample alone.
     """
     for name, p in module.named_parameters():
         if p._backward_hooks or p._post_accumulate_grad_hooks:
@@ -81,6 +81,7 @@ def dry_run(
         given = tied(module, {name: b.clone() for name, b in module.named_buffers()})
         buffers, devices = dict(given), [device] if device.type == "cuda" else []
         versions = [t._version for t in tree_leaves(x)]
+        weights = _places(module)
         with torch.enable_grad(), torch.random.fork_rng(devices), autocast():
             out = functional_call(module.train(training), buffers, args, kwargs, tie_weights=False)
         if [t._version for t in tree_leaves(x)] != versions:
@@ -88,6 +89,11 @@ def dry_run(
             raise ModelError(
                 f"{class_name(module)} changes its input in place: write x = x - m instead of "
                 "x.sub_(m), and inplace=False"
+            )
+        if moved := [name for name, place in _places(module).items() if weights[name] != place]:
+            raise ModelError(
+                f"{class_name(module)} changes its parameter {moved[0]!r} in a step, which clients "
+                "would pass on to one another: make it a buffer, of which each has its own"
             )
         if replaced := [name for name in given if buffers[name] is not given[name]]:
             raise ModelError(
@@ -103,7 +109,7 @@ def dry_run(
             raise
         except Exception as error:
             raise _does_not_take(module, clients, training, error) from error
-        if clients.dataset.classes and loss in (cross_entropy, nn.functional.cross_entropy):
+        if clients.dataset.classes and is_cross_entropy(loss):
             _check_scores(module, clients, scores_of(out), training)
         with torch.enable_grad(), autocast():
             value = _checked_loss(loss, out, y, module)
@@ -117,6 +123,12 @@ def dry_run(
                 raise
             clients.single_batches = False
             _check_further_batches(module, clients)
+
+
+def _places(module: nn.Module) -> dict[str, tuple[int, int]]:
+    """Version and place of each parameter on the CPU; on a GPU cuDNN moves those of an LSTM."""
+    named = {name: p for name, p in module.named_parameters() if p.device.type == "cpu"}
+    return {name: (p._version, p.data_ptr()) for name, p in named.items()}
 
 
 def _does_not_take(
@@ -164,10 +176,12 @@ def _checked_loss(loss: TaskLoss, out: Any, y: Any, module: nn.Module) -> Tensor
     except Exception as error:
         kinds = ", ".join(f"{t.dtype} of shape {tuple(t.shape)}" for t in tree_leaves(y))
         name = getattr(loss, "__name__", type(loss).__name__)
+        fix = "choose another loss, such as mse, or other targets"
+        if isinstance(y, Tensor) and y.dtype in (torch.int8, torch.int16, torch.int32):
+            fix = "classes are int64, as y.long() makes them"
         raise ModelError(
             f"the loss {name} cannot compare the output of {class_name(module)} with two "
-            f"targets, {kinds} ({first_sentence(error)}): choose another loss, such as mse, or "
-            "other targets"
+            f"targets, {kinds} ({first_sentence(error)}): {fix}"
         ) from error
     if not isinstance(value, Tensor) or value.ndim:
         shown = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
@@ -179,17 +193,23 @@ def _checked_loss(loss: TaskLoss, out: Any, y: Any, module: nn.Module) -> Tensor
 
 
 def _check_gradient(value: Tensor, module: nn.Module, clients: ClientData) -> None:
-    """Raise a ModelError unless the loss can be differentiated."""
+    """Raise a ModelError unless the loss can be differentiated, with dense gradients."""
     if not value.requires_grad:
         raise ModelError(
             f"the output of {class_name(module)} has no gradient: remove no_grad or detach from "
             "its forward"
         )
     try:
-        trained = [p for p in module.parameters() if p.requires_grad]
-        torch.autograd.grad(value, trained, allow_unused=True)
+        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        gradients = torch.autograd.grad(value, [*trained.values()], allow_unused=True)
     except RuntimeError as error:
         raise _does_not_take(module, clients, True, error) from error
+    for name, gradient in zip(trained, gradients, strict=True):
+        if gradient is not None and gradient.layout != torch.strided:
+            raise ModelError(
+                f"parameter {name!r} of {class_name(module)} has a sparse gradient, but clients "
+                "step one dense vector: make its layer with sparse=False"
+            )
 
 
 def with_single_batch(clients: ClientData) -> Tensor:

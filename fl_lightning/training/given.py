@@ -20,10 +20,11 @@ from fl_lightning.training.task import Task
 
 
 def names(task: Task) -> dict[str, Chosen]:
-    """Model, loss and data as the run's configuration names them."""
-    loss = getattr(task.loss, "__name__", type(task.loss).__name__)
-    named = {"model": type(task.module).__name__, "loss": loss, "data": "FederatedData"}
-    return {kind: Chosen(name, _nothing, {}) for kind, name in named.items()}
+    """Model and data as the run's configuration names them."""
+    return {
+        "model": Chosen(type(task.module).__name__, _nothing, task.recorded),
+        "data": Chosen("FederatedData", _nothing, {}),
+    }
 
 
 def tried(

@@ -15,6 +15,7 @@ from torchmetrics import Metric
 
 from fl_lightning.core.losses import StepOutput
 from fl_lightning.errors import ModelError
+from fl_lightning.training.logged import Logged, Totals, logged
 
 Part = Literal["validation", "test"]
 
@@ -80,6 +81,7 @@ class StepModel(nn.Module):
     Attributes:
         lightning_module: The module, which optimizes automatically.
         logs: The names of the numbers that the last training step logged.
+        still: The parts that are in evaluation mode while the module trains, as they were given.
         rests: Whether a training step has called a metric, which is not updated there.
         metrics: The metrics that steps of evaluation have logged, by name.
 
@@ -106,10 +108,12 @@ class StepModel(nn.Module):
         for shared in ("_parameters", "_buffers", "_modules"):
             self.__dict__[shared] = getattr(module, shared)
         self.__dict__["lightning_module"] = module
-        self.logged = dict[str, Any]()
+        self.logged = dict[str, Logged]()
         self.logs: Sequence[str] = ()
         self.rests, self.metrics = False, dict[str, Metric]()
         self.stand_in = StandIn()
+        parts = module.modules() if module.training else ()  # else it was only scored before
+        self.still = [part for part in parts if not part.training]
 
     @property
     def head(self) -> str | None:
@@ -117,8 +121,10 @@ class StepModel(nn.Module):
         return getattr(self.lightning_module, "head", None)
 
     def train(self, mode: bool = True) -> "StepModel":
-        """Set the mode of the module."""
+        """Set the mode of the module, but for parts that stay in evaluation as in a Trainer."""
         self.lightning_module.train(mode)
+        for part in self.still:
+            part.training = False
         self.training = mode
         return self
 
@@ -144,10 +150,16 @@ class StepModel(nn.Module):
                 f"{type(module).__name__}.training_step returned {got}: return the loss, one number"
             )
         numbers = {
-            name: torch.as_tensor(value)
-            for name, value in self.logged.items()
-            if not (isinstance(value, Metric) or any(value is one for one in of_metrics))
+            name: torch.as_tensor(of.value)
+            for name, of in self.logged.items()
+            if not (isinstance(of.value, Metric) or any(of.value is one for one in of_metrics))
         }
+        for name in numbers:
+            if (reduction := self.logged[name].reduction) != "mean":
+                raise ModelError(
+                    f"{type(module).__name__}.training_step logs {name!r} with reduce_fx="
+                    f"{reduction!r}, but of a client's steps there is a mean: leave it out"
+                )
         self.logged = {}  # values have graphs, which a copy of the module must not
         logs = {k: v.detach().to(loss).reshape(()) for k, v in numbers.items()}
         self.logs, self.rests = tuple(logs), self.rests or bool(of_metrics)
@@ -162,11 +174,11 @@ class StepModel(nn.Module):
     def evaluate(self, batches: Iterable[tuple[int, Any]], part: Part) -> dict[str, float]:
         """Run the step of a part on pairs of size and batch; returns what it logs.
 
-        Numbers are averaged by size; metrics are computed at the end. The hooks of an epoch and of
-        its batches are called as in a Trainer.
+        Numbers are averaged by size, or reduced as `self.log` asks; metrics are computed at the
+        end. The hooks of an epoch and of its batches are called as in a Trainer.
         """
         self.eval()
-        module, sums = self.lightning_module, dict[str, list[float]]()
+        module, totals = self.lightning_module, Totals()
         metrics, self.logged = dict[str, Metric](), {}
         for metric in _metrics(module):
             metric.distributed_available_fn = bool  # False: every rank sees all batches
@@ -181,17 +193,16 @@ class StepModel(nn.Module):
             call("batch_start", batch, k)
             result = _step(getattr(module, f"{part}_step"), batch, k)
             call("batch_end", result, batch, k)
-            for name, value in self.logged.items():
-                if isinstance(value, Metric):
-                    metrics[name] = value
+            for name, one in self.logged.items():
+                if isinstance(one.value, Metric):
+                    metrics[name] = one.value
                 else:
-                    total = sums.setdefault(name, [0.0, 0.0])
-                    total[0], total[1] = total[0] + size * float(value), total[1] + size
+                    totals.add(name, one, size)
             self.logged = {}
         call("epoch_end")
         call("end")
-        ends = dict(self.logged)
-        found = {name: total / seen for name, (total, seen) in sums.items()}
+        ends = {name: of.value for name, of in self.logged.items()}
+        found = totals.results()
         self.metrics |= metrics | {k: v for k, v in ends.items() if isinstance(v, Metric)}
         for name, value in (metrics | ends).items():
             found[name] = float(value.compute() if isinstance(value, Metric) else value)
@@ -212,17 +223,13 @@ class StepModel(nn.Module):
             inner._trainer = before
             self.logged = {}
 
-    def _log(self, name: str, value: Any, *_: Any, **__: Any) -> None:
-        if isinstance(value, Tensor) and value.numel() != 1:
-            raise ModelError(
-                f"{type(self.lightning_module).__name__} logs {name!r} of shape "
-                f"{tuple(value.shape)}: log one number"
-            )
-        self.logged[name] = value
+    def _log(self, name: str, value: Any, *given: Any, **options: Any) -> None:
+        kind = type(self.lightning_module).__name__
+        self.logged[name] = logged(kind, name, value, *given, **options)
 
-    def _log_dict(self, values: Mapping[str, Any], *_: Any, **__: Any) -> None:
+    def _log_dict(self, values: Mapping[str, Any], *given: Any, **options: Any) -> None:
         for name, value in values.items():
-            self._log(name, value)
+            self._log(name, value, *given, **options)
 
 
 def _step(step: Callable[..., Any], batch: Any, index: int) -> Any:

@@ -2,26 +2,32 @@
 
 from collections.abc import Sequence
 from functools import partial
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any, cast
 
+import torch
 from lightning import LightningModule
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from fl_lightning.core.algorithm import LocalFactory
 from fl_lightning.core.curves import OfRound
 from fl_lightning.errors import ModelError, first_sentence
+from fl_lightning.optim import GradientTransform
+from fl_lightning.training.texts import SIMPLE, call_text
 
 
-def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory, OfRound]:
-    """The client's optimizer that `configure_optimizers` gives, and its learning rates.
+def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory, OfRound, str]:
+    """The client's optimizer that `configure_optimizers` gives, its learning rates, and its text.
 
-    A scheduler is run ahead, one step a round.
+    A scheduler is run ahead, one step a round. The text has the options that are not defaults, such
+    as `SGD(lr=0.1), StepLR(step_size=30)`.
 
     Raises:
-        ModelError: If there is none, or more than one optimizer, group or scheduler, or if it does
-            not take all trainable parameters.
+        ModelError: If there is none, or more than one optimizer, group or scheduler; if it does not
+            take all trainable parameters, cannot be made anew, or has rules for single layers; or
+            if the scheduler changes more than the rate.
     """
     name, given = type(module).__name__, cast(Any, module.configure_optimizers())
     if isinstance(given, dict):
@@ -37,6 +43,17 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
             f"{name}.configure_optimizers returned {found}: return one optimizer, or give lr="
         )
     optimizer = optimizers[0]
+    kind, accepted = type(optimizer).__name__, _accepted(type(optimizer))
+    if isinstance(optimizer, GradientTransform):
+        raise ModelError(
+            f"{name}.configure_optimizers returned {kind}, which wraps another optimizer: return "
+            'that one, and let the algorithm perturb, as {"name": "fedavg", "perturb": "sam"} does'
+        )
+    if "lr" not in accepted:
+        raise ModelError(
+            f"{name}.configure_optimizers returned {kind}, which takes no argument lr, so no "
+            "client can make its own: return another one, or give lr="
+        )
     if len(optimizer.param_groups) > 1 or len(schedulers) > 1:
         raise ModelError(
             f"{name}.configure_optimizers has several parameter groups or schedulers: a client's "
@@ -51,34 +68,122 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
         )
     settings = {k: v for k, v in optimizer.param_groups[0].items() if k in optimizer.defaults}
     settings["lr"] = optimizer.defaults["lr"]
-    accepted = signature(type(optimizer)).parameters
     settings = {k: v for k, v in settings.items() if k in accepted}
-    lr = settings["lr"]
-    factors = _factors(name, optimizer, schedulers, lr, rounds)
-    return partial(type(optimizer), **settings), lambda t, _: lr * factors[min(t, rounds - 1)]
+    local = partial(type(optimizer), **settings)
+    kept = _attributes(optimizer, local)
+    local = partial(_with, local, kept) if kept else local
+    _check_one_vector(name, kind, local)
+    one = _scheduler(name, optimizer, schedulers)
+    texts = [call_text(type(optimizer), settings | kept)]
+    texts += [call_text(type(one), vars(one))] if schedulers else []
+    lrs = _rates(name, optimizer, one, rounds)
+    return local, lambda t, _: lrs[min(t, rounds - 1)], ", ".join(texts)
 
 
-def _factors(
-    name: str, optimizer: Optimizer, schedulers: Sequence[Any], lr: float, rounds: int
-) -> list[float]:
-    """The factor on the learning rate in each round."""
-    if not schedulers:
-        schedulers = [LambdaLR(optimizer, lambda _: 1.0)]
-    one = schedulers[0] if isinstance(schedulers[0], dict) else {"scheduler": schedulers[0]}
-    if one.get("interval", "epoch") != "epoch" or one.get("frequency", 1) != 1:
+def _accepted(kind: type[Optimizer]) -> set[str]:
+    """The names of the arguments of a class, also of those that it passes on."""
+    names = set[str]()
+    for base in kind.__mro__:
+        parameters = signature(base).parameters
+        names |= parameters.keys()
+        if Parameter.VAR_KEYWORD not in {p.kind for p in parameters.values()}:
+            break
+    return names
+
+
+def _attributes(optimizer: Optimizer, local: LocalFactory) -> dict[str, Any]:
+    """Options that an optimizer keeps as attributes of its own, where a new one has others."""
+    fresh = vars(local(optimizer.param_groups[0]["params"]))
+    return {
+        name: value
+        for name, value in vars(optimizer).items()
+        if name in fresh and isinstance(value, SIMPLE) and value != fresh[name]
+    }
+
+
+def _with(local: LocalFactory, attributes: dict[str, Any], parameters: Any) -> Optimizer:
+    """A new optimizer with these attributes."""
+    made = local(parameters)
+    vars(made).update(attributes)
+    return made
+
+
+def _check_one_vector(name: str, kind: str, local: LocalFactory) -> None:
+    """Raise a ModelError unless the optimizer steps one vector as it steps its parts.
+
+    Clients' weights are one vector, in which rules for single layers, such as those of Adafactor,
+    LARS or Muon, would find one layer.
+    """
+    instead = "use an elementwise one such as AdamW, a method such as local_muon, or give lr="
+    g = torch.Generator().manual_seed(0)
+    shapes = (3, 4), (2, 2, 3, 3), (5,)
+    parts = [1e-2 * torch.randn(shape, generator=g) for shape in shapes]
+    gradients = [[10.0**-k * torch.randn(shape, generator=g) for shape in shapes] for k in range(3)]
+
+    def after(seed: int, whole: bool) -> Tensor:
+        def given(tensors: list[Tensor]) -> list[Tensor]:
+            return [torch.cat([t.flatten() for t in tensors])] if whole else tensors
+
+        parameters = [nn.Parameter(t.clone()) for t in given(parts)]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            optimizer = local(parameters)
+            for step in gradients:
+                for p, gradient in zip(parameters, given(step), strict=True):
+                    p.grad = gradient.clone()
+                optimizer.step()
+        return torch.cat([p.detach().flatten() for p in parameters])
+
+    try:
+        vector = after(0, whole=True)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ModelError(
+            f"{kind} of {name} cannot step a client's weights, which are one vector "
+            f"({first_sentence(error)}): {instead}"
+        ) from error
+    if not vector.equal(after(1, whole=True)):
+        return  # it draws random numbers
+    moved = (vector - torch.cat([t.flatten() for t in parts])).abs().max()
+    if (vector - after(0, whole=False)).abs().max() > 0.01 * moved + 1e-8:
+        raise ModelError(
+            f"{kind} of {name} steps each layer by its shape, but a client's weights are one "
+            f"vector: {instead}"
+        )
+
+
+def _scheduler(name: str, optimizer: Optimizer, schedulers: Sequence[Any]) -> Any:
+    """The scheduler, which takes one step an epoch; a constant one if there is none."""
+    one = schedulers[0] if schedulers else LambdaLR(optimizer, lambda _: 1.0)
+    options = one if isinstance(one, dict) else {"scheduler": one}
+    if options.get("interval", "epoch") != "epoch" or options.get("frequency", 1) != 1:
         raise ModelError(
             f"the scheduler of {name} has another interval than one epoch: a federation takes one "
             "step a round; leave out interval and frequency"
         )
-    factors = list[float]()
+    return options["scheduler"]
+
+
+def _rates(name: str, optimizer: Optimizer, scheduler: Any, rounds: int) -> list[float]:
+    """The learning rate in each round."""
+    optimizer.zero_grad(set_to_none=True)  # or steps would move the module's weights
+    (group,), rates = optimizer.param_groups, list[float]()
+    before = {k: v for k, v in group.items() if k not in ("params", "lr")}
     try:
         for _ in range(rounds):
-            factors.append(optimizer.param_groups[0]["lr"] / lr)
+            rates.append(float(group["lr"]))
+            changed = [k for k, v in before.items() if group[k] != v]
+            if changed:
+                raise ModelError(
+                    f"the scheduler of {name} changes {changed[0]} too, but a federation takes "
+                    "the learning rate of it alone: leave that out, as by cycle_momentum=False"
+                )
             optimizer.step()
-            one["scheduler"].step()
+            scheduler.step()
+    except ModelError:
+        raise
     except (TypeError, ValueError) as error:
         raise ModelError(
             f"optimizer or scheduler of {name} cannot take {rounds} steps ahead "
             f"({first_sentence(error)}): use others, or give lr="
         ) from error
-    return factors
+    return rates

@@ -42,6 +42,7 @@ class LightningTask(Task):
 
     def __init__(self, module: LightningModule, batch_size: int, own_optimizer: bool):
         self.steps, self.own_optimizer = StepModel(module), own_optimizer
+        self.optimizer = ""  # as text, if it is the module's own
         self.logged = dict[str, list[str]]()  # the names of the scores of each part
         super().__init__(module, own_loss, (), batch_size)
 
@@ -55,8 +56,16 @@ class LightningTask(Task):
         if not self.own_optimizer:
             return algorithm
         assert isinstance(self.module, LightningModule)
-        local, lr = local_optimizer(self.module, rounds)
+        local, lr, self.optimizer = local_optimizer(self.module, rounds)
         return algorithm.replace(local=local, lr=lr)
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The module's hyperparameters that are single values, and its optimizer."""
+        given, simple = self.steps.lightning_module.hparams, bool | int | float | str | None
+        values = {k: v for k, v in given.items() if isinstance(v, simple)}
+        own = {"configure_optimizers": self.optimizer} if self.optimizer else {}
+        return {k: v for k, v in values.items() if k != "name"} | own
 
     @property
     def callbacks(self) -> list[Any]:
@@ -65,14 +74,29 @@ class LightningTask(Task):
 
     @property
     def notes(self) -> list[str]:
-        """That metrics rest in the training step, if it has some."""
-        note = (
-            f"note: metrics rest in {type(self.module).__name__}.training_step, as parallel "
-            "clients cannot keep their sums: log numbers there"
-        )
-        return [note] if self.steps.rests else []
+        """That metrics rest in the training step, and parts in evaluation mode, if there are."""
+        name, found = type(self.module).__name__, list[str]()
+        if self.steps.rests:
+            found.append(
+                f"note: metrics rest in {name}.training_step, as parallel clients cannot keep "
+                "their sums: log numbers there"
+            )
+        if still := self.steps.still:
+            first = next(path for path, part in self.module.named_modules() if part is still[0])
+            found.append(
+                f"note: {name}.{first} is in evaluation mode and stays so, as in a Trainer: call "
+                "train() before fit to train its dropout and BatchNorm"
+            )
+        return found
 
     def _scored(self, scores: Metrics, part: str) -> None:
+        steps = {"training": self.steps.logs, **self.logged}
+        for other, names in steps.items():
+            if shared := sorted(scores.keys() & {*names}):
+                raise ModelError(
+                    f"{type(self.module).__name__} logs {shared[0]!r} in {other}_step and in "
+                    f"{part}_step, but a round has one number of each name: give them two names"
+                )
         self.logged[part] = [*scores]
 
     def _scorer(self, part: str) -> str:

@@ -16,7 +16,7 @@ from fl_lightning.callbacks.evaluation import Evaluation
 from fl_lightning.callbacks.metrics import larger_is_better, make_metrics, results
 from fl_lightning.callbacks.scoring import Autocast, score
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.losses import LOSSES, TaskLoss, own_loss
+from fl_lightning.core.losses import TaskLoss, is_cross_entropy, own_loss
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import DeviceDataset
 from fl_lightning.data.dataset import rows as count
@@ -56,6 +56,11 @@ class Task:
     def with_optimizer(self, algorithm: Algorithm, rounds: int) -> Algorithm:
         """The algorithm with the local optimizer and the learning rates of the task, if any."""
         return algorithm
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """What a run's configuration holds of the module beside its name."""
+        return {}
 
     @property
     def callbacks(self) -> list[Any]:
@@ -116,7 +121,7 @@ class Task:
 
     def _classes(self, data: FederatedData) -> tuple[str, ...]:
         """The names of the classes, numbers if they have none; none if targets are no classes."""
-        if data.classes or self.loss not in (LOSSES["cross_entropy"], own_loss):
+        if data.classes or not (is_cross_entropy(self.loss) or self.loss is own_loss):
             return data.classes
         parts = [rows for rows in (data.train, data.test, data.validation) if rows is not None]
         targets = [data.divided(rows)[1] for rows in parts]
@@ -138,9 +143,9 @@ class Task:
         index = (torch.arange(len(data)) if index is None else index).to(data.device)
         metrics = make_metrics(self.metrics, len(data.classes), data.device)
         size, model = self.batch_size, self.module.eval()
-        right, total = score(model, data, index, self.loss, autocast, size, metrics.values())
+        right, total, seen = score(model, data, index, self.loss, autocast, size, metrics.values())
         own = {"accuracy": right.double().mean().item()} if data.classes else {}
-        found = own | {"loss": total.item() / len(index)} | results(metrics)
+        found = own | {"loss": (total / seen).item()} | results(metrics)
         return {f"{NAMES[part]}/{name}": value for name, value in found.items()}
 
     def export(self, folder: Path, rounds: int) -> None:
@@ -171,7 +176,8 @@ class Task:
             for p, before in trainable:
                 p.data = p.data.clone()
                 p.requires_grad_(before)
-            self.module.train().to(home)
+            self.model.train()
+            self.module.to(home)
 
 
 def _check_shifted(x: Any, y: Tensor) -> None:

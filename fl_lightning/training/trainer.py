@@ -26,6 +26,7 @@ from fl_lightning.training.given import names, tried
 from fl_lightning.training.lightning_module import set_up
 from fl_lightning.training.lightning_task import task_of
 from fl_lightning.training.session import Parts, Session
+from fl_lightning.training.texts import loss_text
 from fl_lightning.training.together import check_methods, fit_together
 from fl_lightning.training.words import as_arguments, speaking_of_arguments
 
@@ -94,6 +95,12 @@ class FederatedTrainer:
         self.loss, self.metrics, self.augment = loss, metrics, augment
         if not all(isinstance(given, list | tuple) for given in (callbacks, loggers)):
             raise UserError("callbacks and loggers are lists: write callbacks=[...]")
+        for logger in loggers:
+            if not (hasattr(logger, "log_metrics") and hasattr(logger, "finalize")):
+                raise UserError(
+                    f"{logger!r:.60} is no logger: give an object with log_metrics and finalize, "
+                    "such as lightning.fabric.loggers.CSVLogger(folder)"
+                )
         self.callbacks, self.loggers = callbacks, loggers
         self.run: Run | None = None
         self._module: nn.Module | None = None
@@ -211,8 +218,9 @@ class FederatedTrainer:
         resume = self.options.run_dir is not None if resume == "auto" else resume
         if not isinstance(resume, bool):
             raise UserError(f'resume is {resume!r}: give True, False or "auto"')
-        o = replace(self.options, clients=data.num_clients, resume=resume)
-        task = task_of(module, self.loss, self.metrics, o.batch_size, self._given)
+        task = task_of(module, self.loss, self.metrics, self.options.batch_size, self._given)
+        loss = loss_text(task.loss)
+        o = replace(self.options, clients=data.num_clients, loss=loss, resume=resume)
         with task.attached():
             algorithm = task.with_optimizer(self.algorithm, o.rounds)
         made = tried(task, algorithm, data, o, self.augment, self.callbacks)
@@ -288,14 +296,17 @@ class FederatedTrainer:
             raise UserError("there are no data to score on: give data=")
         task = task_of(module, self.loss, self.metrics, self.options.batch_size, self._given)
         fabric = self._fabric or self._launched()
-        training, home = module.training, next(module.parameters()).device
+        training = [inner for inner in module.modules() if inner.training]
+        home = next(module.parameters()).device
         dataset = task.dataset(data, part).to(fabric.device)
         with task.attached():
             module.to(fabric.device)
             try:
                 return [task.scores(dataset, part, rows, fabric.autocast) for rows in groups]
             finally:
-                module.train(training).to(home)
+                module.to(home)
+                for trained in training:
+                    trained.training = True
 
     def _launched(self, **given: Any) -> Fabric:
         """A launched Fabric, of as many ranks as the first one of this program."""

@@ -8,7 +8,7 @@ import pandas
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from fl_lightning import FederatedData, Partition, UserError, partitions
 from fl_lightning.data import schemes
@@ -204,6 +204,9 @@ NAN[[3, 5], 1] = torch.nan
         (Samples(lambda k: X[0][: k % 3]), {}, "same shape"),
         (Samples(object), {}, "one batch"),
         (Stream(), {}, "IterableDataset"),
+        ([TensorDataset(X, Y)] * 2, {"clients": [0, 1]}, "train[0] is a TensorDataset"),
+        (DataLoader(TensorDataset(X, Y)), {}, "train is a DataLoader"),
+        ((X, Y), {"clients": [k == Y for k in range(3)]}, "mask.nonzero()"),
         ({"x": [[1.0], [2.0, 3.0]]}, {"clients": [0, 1]}, "train['x']"),
         ((X, Y[:23]), {}, "23"),
         ((X[:0], Y[:0]), {}, "no rows"),

@@ -23,6 +23,10 @@ class HubDataset:
     def column_names(self) -> list[str]:
         return [*self.columns]
 
+    @property
+    def format(self) -> dict[str, Any]:
+        return {"type": self.form or None}
+
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
@@ -32,7 +36,10 @@ class HubDataset:
     def select_columns(self, names: list[str]) -> "HubDataset":
         return HubDataset({name: self.columns[name] for name in names}, self.form)
 
-    def __getitem__(self, key: str | slice) -> Any:
+    def __getitem__(self, key: str | slice | int) -> Any:
+        if isinstance(key, int):
+            row = {name: column[key] for name, column in self.columns.items()}
+            return {**row, "wave": -row["wave"]} if self.form == "custom" else row
         if isinstance(key, str):
             return self.columns[key]
         texts = {k: isinstance(column[0], str) for k, column in self.columns.items()}
@@ -123,6 +130,7 @@ def test_texts_of_a_client_are_packed_into_blocks():
         (speech(), {"tokens": Letters(), "length": 0}, "length is 0"),
         (SimpleNamespace(with_format=None, column_names=["x"]), {}, "stream"),
         (HubSplits(train=speech()), {}, "['train']"),
+        (speech().with_format("custom"), {}, "transform"),  # as after with_transform
         (SPEECH, {}, "dict"),
     ],
 )
@@ -130,6 +138,27 @@ def test_data_sets_that_do_not_fit_are_refused(dataset: Any, options: dict[str, 
     with pytest.raises(UserError) as error:
         read(dataset, **{"clients": [0, 1] * 4, **options})
     assert said in str(error.value)
+
+
+def test_a_transform_is_applied_to_each_row():
+    data = FederatedData(speech().with_format("custom"), clients="speaker", target="word")
+    assert data.train["wave"].tolist() == (-X).tolist()
+    assert data.names == ("a", "b")
+
+
+def test_a_collation_makes_rows_of_a_hub_data_set():
+    def collate(samples: list[dict[str, Any]]) -> tuple[Any, Any]:
+        return tuple(
+            torch.tensor(np.array([row[name] for row in samples])) for name in ("wave", "word")
+        )
+
+    class Waves(LightningDataModule):
+        def train_dataloader(self) -> Any:
+            return DataLoader(speech(), collate_fn=collate)
+
+    data = FederatedData.from_datamodule(Waves(), clients=[0, 1] * 4)
+    assert data.train[0].tolist() == X.tolist()
+    assert data.train[1].tolist() == SPEECH["word"]
 
 
 class Digits(LightningDataModule):

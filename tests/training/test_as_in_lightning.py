@@ -33,6 +33,29 @@ def test_one_client_is_trained_as_by_a_trainer(name: str, norm: bool) -> None:
     assert distance(module, began) > 0.01
 
 
+@pytest.mark.filterwarnings("ignore:Found 2 module")
+def test_a_part_in_evaluation_mode_stays_so_as_in_a_trainer(capsys: pytest.CaptureFixture) -> None:
+    """Neither running statistics nor dropout of a frozen part move, in `fit` and scores after."""
+    module = Lit(dropout=0.5).double()
+    module.norm.requires_grad_(False).eval()
+    module.drop.eval()
+    batch, began = rows(40, torch.float64), state(module)
+    expected = lightning(deepcopy(module), batch, STEPS)
+    data = fl.FederatedData(batch, clients=[0] * 40, validation=batch)
+    for executor in ("sequential", "stacked"):
+        mine = deepcopy(module)
+        fit = trainer(rounds=1, local_steps=STEPS, batch_size=40, executor=executor)
+        fit.fit(mine, data)
+        fit.validate(data=data)
+        assert distance(mine, expected) < 1e-12
+        assert mine.norm.running_mean.equal(began["norm.running_mean"])
+        assert [name for name, part in mine.named_modules() if not part.training] == [
+            "norm",
+            "drop",
+        ]
+        assert "Lit.norm is in evaluation mode" in capsys.readouterr().out
+
+
 def test_a_module_of_lightning_trains() -> None:
     module = BoringModel()
     before = state(module)

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import EarlyStopping as OfLightning
 from lightning_modules import Lit, data, owners, rows, trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import LBFGS, SGD
+from torch.optim import LBFGS, SGD, Adafactor, Optimizer
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR
 
 import fl_lightning as fl
@@ -64,6 +64,16 @@ def test_hooks_of_a_trainers_loop(hook: str) -> None:
     refused(lambda: trainer().fit(mine, data()), "Mine", hook, "callback")
 
 
+class Fixed(Optimizer):
+    """Has a rate of its own."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+
+ONE_CYCLE = partial(OneCycleLR, max_lr=0.1, cycle_momentum=False)
+
+
 def two_groups(self: Any) -> SGD:
     both = [{"params": self.inner.parameters()}, {"params": self.outer.parameters(), "lr": 1.0}]
     return SGD(both, lr=0.1)
@@ -100,8 +110,24 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
     "a closure": ({"configure_optimizers": lambda self: LBFGS(self.parameters())}, "closure"),
     "a plateau": ({"configure_optimizers": scheduled(ReduceLROnPlateau)}, "metrics"),
     "a short cycle": (
-        {"configure_optimizers": scheduled(OneCycleLR, max_lr=0.1, total_steps=1)},
+        {"configure_optimizers": scheduled(ONE_CYCLE, total_steps=1)},
         "steps ahead",
+    ),
+    "a cycle of momentum": (
+        {"configure_optimizers": scheduled(OneCycleLR, max_lr=0.1, total_steps=9)},
+        "cycle_momentum=False",
+    ),
+    "rules for layers": (
+        {"configure_optimizers": lambda self: Adafactor(self.parameters(), lr=0.1)},
+        "Adafactor of Mine",
+    ),
+    "a wrapper": (
+        {"configure_optimizers": lambda self: fl.optim.SAM(SGD(self.parameters(), lr=0.1))},
+        "perturb",
+    ),
+    "an optimizer without lr": (
+        {"configure_optimizers": lambda self: Fixed(self.parameters())},
+        "Fixed, which takes no argument lr",
     ),
     "a step's interval": (
         {"configure_optimizers": scheduled(StepLR, interval="step", step_size=1)},
@@ -124,6 +150,14 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
     "optimizers": (
         {"training_step": step_with(lambda self, _: self.optimizers())},
         "current_epoch",
+    ),
+    "a logged sum": (
+        {"training_step": step_with(lambda self, b: self.log("mine", 1.0, reduce_fx="sum"))},
+        "'mine' with reduce_fx='sum'",
+    ),
+    "an own reduction": (
+        {"training_step": step_with(lambda self, b: self.log("mine", 1.0, reduce_fx=len))},
+        "mean, sum, min, max",
     ),
     "a logged vector": (
         {"training_step": step_with(lambda self, b: self.log("mine", self(b["x"])[0]))},
@@ -158,7 +192,54 @@ def bad_step(self: Any, batch: Any, index: int) -> None:
 
 
 net = partial(nn.Linear, 5, 1)
+
+
+class Looked(nn.Module):
+    """Looks up rows of tables."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer = nn.Embedding(3, 4, sparse=True), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(self.table(x))
+
+
+def draws(self: Any, batch: Any, index: int) -> Tensor:
+    return Lit.training_step(self, {**batch, "x": batch["x"] + torch.randn(6)}, index)
+
+
+def averages(self: Any, batch: Any) -> None:
+    """The momentum encoder of contrastive learning."""
+    with torch.no_grad():
+        self.norm.weight.mul_(0.9)
+
+
+def averages_data(self: Any, batch: Any) -> None:
+    self.norm.weight.data = 0.9 * self.norm.weight.data
+
+
+def logs_loss(self: Any, batch: Any) -> None:
+    self.log("loss", self(batch["x"]).sum())
+
+
 CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
+    "sparse gradients": (
+        lambda: trainer().fit(
+            Looked(), fl.FederatedData((COUNTS, COUNTS.flip(0)), clients=owners())
+        ),
+        ("'table.weight' of Looked", "sparse=False"),
+    ),
+    "one name in two steps": (
+        lambda: trainer().fit(module(validation_step=logs_loss), data(validation=rows(9))),
+        ("'loss' in training_step and in validation_step", "two names"),
+    ),
+    "one name in two parts": (
+        lambda: trainer().fit(
+            module(test_step=Lit.validation_step), data(test=0.2, validation=0.2)
+        ),
+        ("in test_step and in validation_step",),
+    ),
     "no data": (lambda: trainer().fit(Lit()), ("FederatedData",)),
     "a tuple": (lambda: trainer().fit(Lit(), (X, Y)), ("tuple", "FederatedData")),
     "both": (lambda: trainer().fit(Lit(), data(), datamodule=3), ("one of them",)),
@@ -218,6 +299,26 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: trainer(loss="mse").fit(nn.Linear(5, 3), numbers()),
         ("mse", "(2,)", "(2, 3)"),
     ),
+    "classes second": (
+        lambda: trainer().fit(
+            nn.Conv1d(1, 4, 1), fl.FederatedData((X[:, None], (X > 0).long()), clients=owners())
+        ),
+        ("classes last", "(2, 4, 5)", "torch.nn.functional.cross_entropy"),
+    ),
+    "a moving average": (
+        lambda: trainer().fit(module(training_step=step_with(averages)), data()),
+        ("'norm.weight'", "buffer"),
+    ),
+    "a moving average of data": (
+        lambda: trainer().fit(module(training_step=step_with(averages_data)), data()),
+        ("'norm.weight'", "buffer"),
+    ),
+    "small numbers": (
+        lambda: trainer().fit(
+            nn.Linear(5, 3), fl.FederatedData((X, COUNTS.int()), clients=owners())
+        ),
+        ("torch.int32", "y.long()"),
+    ),
     "outputs": (
         lambda: trainer().fit(nn.Linear(5, 2), fl.FederatedData((X, COUNTS), clients=owners())),
         ("2 outputs", "3 outputs"),
@@ -235,6 +336,7 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),
     "head": (lambda: trainer(loss="mse").fit(TwoHeads(5, 1), numbers()), ("'left'",)),
     "callback": (lambda: trainer(callbacks=3), ("callbacks=[...]",)),
+    "no logger": (lambda: trainer(loggers=["csv"]), ("'csv'", "CSVLogger")),
     "no callback": (lambda: trainer(callbacks=[3]).fit(Lit(), data()), ("int", "on_round_end")),
     "of Lightning": (
         lambda: trainer(callbacks=[OfLightning("loss")]).fit(Lit(), data()),
@@ -266,6 +368,12 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
 def test_arguments_that_do_not_fit(name: str) -> None:
     call, words = CALLS[name]
     refused(call, *words)
+
+
+def test_what_parallel_clients_cannot_run_is_named_by_the_users_class() -> None:
+    mine = module(training_step=draws)
+    with pytest.raises(fl.UserError, match=r"^Mine draws random numbers"):
+        trainer(executor="stacked").fit(mine, data())
 
 
 def test_there_is_no_history_before_fit() -> None:

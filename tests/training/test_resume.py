@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 from collections.abc import Callable
 from functools import cache, partial
@@ -15,11 +16,13 @@ from adapters import adapted
 from least_squares import rows as regression_rows
 from lightning_modules import Lit, data, distance, owners, rows, state, trainer
 from torch import nn
-from torch.optim import AdamW
+from torch.nn import functional as F
+from torch.optim import SGD, AdamW
 
 import fl_lightning as fl
 from fl_lightning.distributed.signals import EXIT_PREEMPTED
 from fl_lightning.executors import SequentialExecutor
+from fl_lightning.lab.report import compare
 
 ROUNDS, VISITS = 6, 24
 
@@ -89,3 +92,43 @@ def test_a_signal_stops_a_fit_after_a_checkpoint(tmp_path: Path, capsys: Any) ->
     assert "stopped by SIGTERM after round 2 of 4" in capsys.readouterr().out
     resumed = fit("stopped", callbacks=[Signal()])(resume="auto")
     assert distance(resumed, fit("whole")()) == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "word"),
+    [
+        ({"loss": "mse"}, {"loss": nn.SmoothL1Loss()}, "loss was mse and is now SmoothL1Loss()"),
+        ({"loss": nn.HuberLoss(delta=0.5)}, {"loss": nn.HuberLoss(delta=2.0)}, "delta=2.0"),
+        ({"loss": partial(F.huber_loss, delta=0.5)}, {"loss": F.huber_loss}, "delta=0.5"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_a_resumed_fit_keeps_its_loss(
+    before: dict[str, Any], now: dict[str, Any], word: str, tmp_path: Path
+) -> None:
+    given = fl.FederatedData((torch.randn(20, 3), torch.randn(20)), clients=[0, 1] * 10)
+    trainer(run_dir=tmp_path / "run", **before).fit(nn.Linear(3, 1), given)
+    with pytest.raises(fl.UserError, match=re.escape(word)):
+        trainer(run_dir=tmp_path / "run", rounds=3, **now).fit(nn.Linear(3, 1), given, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("module", "word"),
+    [
+        (Lit(partial(SGD, lr=0.2)), "SGD(lr=0.1) and is now SGD(lr=0.2)"),
+        (Lit(partial(AdamW, lr=0.1)), "AdamW(lr=0.1)"),
+        (Lit(step=2), "StepLR(step_size=2, gamma=0.5)"),
+        (Lit(dropout=0.5), "model.dropout was 0.0 and is now 0.5"),
+    ],
+    ids=["rate", "optimizer", "scheduler", "hyperparameter"],
+)
+def test_a_resumed_fit_keeps_its_module(module: Lit, word: str, tmp_path: Path) -> None:
+    trainer(run_dir=tmp_path / "run").fit(Lit(), data())
+    with pytest.raises(fl.UserError, match=re.escape(word)):
+        trainer(run_dir=tmp_path / "run", rounds=3).fit(module, data(), resume=True)
+
+
+def test_runs_of_other_rates_are_not_compared_as_one() -> None:
+    rates = 0.1, 0.2
+    runs = [trainer().fit(Lit(partial(SGD, lr=lr)), data(validation=rows(9))) for lr in rates]
+    assert len(compare(runs).table(["val_loss"]).text) == 2

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.core.oracle import record_activations
-from fl_lightning.core.prediction import is_right
+from fl_lightning.core.prediction import is_right, predicted
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import DeviceDataset, Partition
 from fl_lightning.errors import UserError
@@ -19,7 +19,7 @@ class Predictions:
 
     Attributes:
         features: (n, F) the inputs of the head (`Layout.head`), flattened.
-        logits: (n, classes).
+        logits: (n, classes), or (n, 1) of two classes.
         y: (n,) labels.
     """
 
@@ -30,7 +30,7 @@ class Predictions:
     @property
     def predicted(self) -> Tensor:
         """(n,) the predicted classes."""
-        return self.logits.argmax(1)
+        return predicted(self.logits, self.y)
 
     @property
     def right(self) -> Tensor:
@@ -42,7 +42,7 @@ class Predictions:
         # here, because training does not need it
         from torchmetrics.functional.classification import multiclass_confusion_matrix
 
-        classes = self.logits.shape[1]
+        classes = max(2, self.logits.shape[1])  # one logit is of two classes
         return multiclass_confusion_matrix(self.predicted, self.y, classes)
 
     def accuracy_by_client(self, partition: Partition) -> Tensor:

@@ -1,0 +1,115 @@
+"""The optimizer and the scheduler of a module are those of its clients."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from lightning_modules import Lit, data, distance, state, trainer
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import SGD, AdamW, Muon
+from torch.optim.lr_scheduler import LambdaLR
+
+import fl_lightning as fl
+
+
+def fitted(module: Lit, **options: Any) -> Lit:
+    trainer(**options).fit(module, data())
+    return module
+
+
+def test_gradients_that_a_module_brings_do_not_move_it() -> None:
+    begun, fresh = Lit(), Lit()
+    loss = F.cross_entropy(begun.eval()(data().train["x"]), data().train["label"])
+    (1000 * loss).backward()
+    assert distance(fitted(begun.train()), fitted(fresh)) == 0
+
+
+class Signed(SGD):
+    """Keeps an option as an attribute, and counts its steps."""
+
+    def __init__(self, parameters: Any, lr: float = 0.1, signed: bool = True):
+        super().__init__(parameters, lr=lr)
+        self.signs, self.steps = signed, 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.steps += 1
+        for group in self.param_groups if self.signs else ():
+            for p in group["params"]:
+                p.grad = None if p.grad is None else p.grad.sign()
+        return super().step(closure)
+
+
+def test_options_that_an_optimizer_keeps_as_attributes_reach_the_clients() -> None:
+    plain = fitted(Lit(partial(SGD, lr=0.1)))
+    assert distance(fitted(Lit(partial(Signed, signed=False))), plain) == 0
+    assert distance(fitted(Lit(Signed)), plain) > 0.1
+
+
+class Passing(AdamW):
+    """Passes its options on."""
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+
+
+def test_options_that_an_optimizer_passes_on_reach_the_clients() -> None:
+    options = {"lr": 0.01, "weight_decay": 2.0, "amsgrad": True}
+    passed = fitted(Lit(partial(Passing, **options)))
+    assert distance(passed, fitted(Lit(partial(AdamW, **options)))) == 0
+
+
+class Noisy(SGD):
+    """Adds noise to the weights, which is alike in no two layers."""
+
+    def step(self, closure: Any = None) -> Any:
+        result = super().step(closure)
+        with torch.no_grad():
+            for p in self.param_groups[0]["params"]:
+                p.add_(1e-3 * torch.randn_like(p))
+        return result
+
+
+def test_an_optimizer_may_draw_random_numbers() -> None:
+    before = state(Lit())
+    assert distance(fitted(Lit(partial(Noisy, lr=0.0))), before) > 0
+
+
+class Matrices(Lit):
+    """Has matrices alone, which Muon asks for."""
+
+    def __init__(self) -> None:
+        super().__init__(norm=False)
+        self.inner, self.outer = nn.Linear(6, 8, bias=False), nn.Linear(8, 3, bias=False)
+
+    def configure_optimizers(self) -> Muon:
+        return Muon(self.parameters(), lr=0.1)
+
+
+def test_an_optimizer_of_matrices_is_refused() -> None:
+    with pytest.raises(fl.UserError, match=r"Muon of Matrices.*one vector.*local_muon"):
+        fitted(Matrices())
+
+
+class WarmedUp(Lit):
+    """Begins with a rate of zero."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = SGD(self.parameters(), lr=0.2)
+        return [optimizer], [LambdaLR(optimizer, lambda round: round / 4)]
+
+
+class Still(Lit):
+    """Has a rate of zero."""
+
+    def configure_optimizers(self) -> SGD:
+        return SGD(self.parameters(), lr=0.0)
+
+
+def test_a_rate_may_be_zero() -> None:
+    fit = trainer(rounds=3)
+    fit.fit(WarmedUp(), data())
+    assert [*fit.history["local/lr"]] == pytest.approx([0.0, 0.05, 0.1])
+    before = Lit().outer.weight
+    assert torch.equal(fitted(Still()).outer.weight, before)
