@@ -375,6 +375,8 @@ def test_runs_are_recognized_by_their_options(planned, tmp_path, capsys):
         ("sweep: {lr: [0.1]}\ntune: {lr: [0.2]}\n", ["sweep", "tune", "lr"]),
         ("rows: {fedavg: {lr: 0.1, tune: {lr: [0.2]}}}\n", ["rows.fedavg.tune", "lr"]),
         ("tune_seeds: [1]\n", ["tune_seeds", "tune"]),
+        ("rows: {a b: {lr: 0.1}, a  b: {lr: 0.2}}\nalgorithm: fedavg\n", ["rows", "'a b'"]),
+        ("columns: {1: {lr: 0.1}, '1': {lr: 0.2}}\n", ["columns", "'1'"]),
     ],
 )
 def test_what_a_table_cannot_mean_is_refused(text, words, planned):
@@ -394,6 +396,8 @@ def test_what_a_table_cannot_mean_is_refused(text, words, planned):
         (["--rounts", "3"], ["--rounts", "--rounds"]),
         (["--recipe", "digts"], ["'digts'"]),
         (["--shard", "3/2"], ["3/2"]),
+        (["--sweep", "batch-size=8,16", "--batch-size", "4"], ["sweep", "--batch-size"]),
+        (["--tune", "lr=0.1,0.2", "--lr=0.3"], ["tune", "--lr"]),
     ],
 )
 def test_options_of_the_command_are_checked(argv, words, tmp_path, sentence):
@@ -401,6 +405,13 @@ def test_options_of_the_command_are_checked(argv, words, tmp_path, sentence):
     file.write_text(SMALL + METHODS)
     text = sentence(main, ["table", str(file), "--recipe", "digits", "--dry-run", *argv])
     assert all(word in text for word in words)
+
+
+def test_an_option_that_is_swept_twice_has_all_values(tmp_path):
+    (tmp_path / "table.yaml").write_text(SMALL + METHODS)
+    values = "lr=0.1", "momentum=0.9", "lr=0.3"
+    table = TableOptions(str(tmp_path / "table.yaml"), sweep=values).read()
+    assert table.column_labels == ["lr 0.1, momentum 0.9", "lr 0.3, momentum 0.9"]
 
 
 def test_shards_part_the_commands_and_dry_run_makes_nothing(tmp_path, capsys, monkeypatch):
