@@ -196,11 +196,11 @@ def _caption(scores: Sequence[Score], numbers: DataFrame, spread: str) -> str:
     if any(score.name.endswith(", %") for score in scores):
         whose = "each client's" if all(s.spread == "clients" for s in scores) else "the global"
         words.append(f"test accuracy of {whose} model,")
-    if numbers["deviation"].notna().any():
+    if deviates := numbers["deviation"].notna().any():
         words.append("mean ± standard deviation over")
     counts = sorted({int(runs) for runs in numbers["runs"] if runs}) or [0]
     seeds = f"{counts[-1]} seed{'s' * (counts[-1] != 1)}"
-    words.append(seeds if spread == "seeds" else spread)
+    words.append(spread if deviates and spread != "seeds" else seeds)
     fewer = spread == "seeds" and len(counts) > 1
     return " ".join(words) + "; (n): over n seeds" * fewer
 

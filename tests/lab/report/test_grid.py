@@ -93,6 +93,8 @@ def test_the_deviation_over_the_last_rounds_of_one_run(tmp_path):
     run(tmp_path / "a", [0.1, 0.5, 0.7], seed=0)
     run(tmp_path / "b", [0.1, 0.6, 0.6], seed=1)
     (row,) = cells(compared(tmp_path), "last:2", "best", spread="rounds")
+    best = compared(tmp_path).table(["best"], spread="rounds")
+    assert "rounds" not in best.caption, "it has no deviation"
     assert row["last 2, %"] == "60.00 ± 5.00"  # 10 and 0, population deviations
     assert row["best, %"] == "65.00"  # one number of each run has no such deviation
 
