@@ -149,6 +149,7 @@ def linear(inputs: int, classes: int) -> nn.Module:
         ("", Branching, ["sequential executor"]),
         ("--algorithm fedrcl --algorithm.layers conv1", models.mlp, ["'conv1'", "hidden1"]),
         ("--algorithm fedrcl", linear, ["all head"]),
+        ("--metric f1,rmse", linear, ["rmse", "test part"]),  # before the first round
     ],
 )
 def test_a_run_that_cannot_train_is_refused(argv, model, words, tmp_path, sentence):
