@@ -179,7 +179,9 @@ def test_only_tuned_values_with_the_same_seeds_compete(planned, tmp_path):
         finished(job, accuracy, accuracy)
     [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
     assert table.text["last 10, %"].tolist() == ["55.00 ± 7.07"]
-    assert table.notes == ["fedavg: lr 0.2 has seeds [0], not [0, 1], and is not compared"]
+    note, chosen = table.notes
+    assert note == "fedavg: lr 0.2 has seeds [0], not [0, 1], and is not compared"
+    assert chosen.startswith("fedavg: lr 0.1, best of 2 settings")
 
 
 TUNED = """\
