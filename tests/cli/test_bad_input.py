@@ -9,6 +9,7 @@ from refusals import digits, experiment
 from torch import nn
 
 from fl_lightning import Algorithm, DeviceDataset, models
+from fl_lightning.errors import UserError
 
 NAMES = [
     ("--algorithm fedtogo", "did you mean fedtoga"),
@@ -188,8 +189,12 @@ def test_the_dry_run_of_a_model_changes_neither_statistics_nor_random_numbers():
     assert all(module.state_dict()[k].equal(v) for k, v in before.items())
 
 
-@pytest.mark.parametrize("cohort", [[], [0, 0], [1, 0], [-1, 2], [2, 6]], ids=str)
+@pytest.mark.parametrize(
+    "cohort",
+    [[], [0, 0], [1, 0], [-1, 2], [2, 6], torch.tensor([0, 1]), {0, 1}, [0.0, 1.0], None],
+    ids=str,
+)
 def test_a_sampler_that_gives_no_cohort_is_refused(cohort):
     run = federation(Algorithm(), sampler=lambda *_: cohort)
-    with pytest.raises(ValueError, match=r"round 1 of 3: .* gave the cohort \["):
+    with pytest.raises(UserError, match=r"round 1 of 3: .* gave the cohort .* a list"):
         run.fit()
