@@ -84,6 +84,9 @@ def grid(
                     f"no run has recorded {score.name}: choose a score that is in metrics.csv"
                 )
             notes.append(f"{score.name} is blank where it was not recorded: {', '.join(lacking)}")
+        if short := int(results["short"].sum()):
+            which = f"{short} of the {len(runs)} runs have" if len(runs) > 1 else "the run has"
+            notes.append(f"{score.name}: {which} fewer evaluations, and the mean is over all")
         cells = _cells(results.assign(row=[*rows], column=[*columns]), score, spread)
         cells = cells.reindex(every).assign(published=nan)
         if not place:

@@ -99,6 +99,16 @@ def test_the_deviation_over_the_last_rounds_of_one_run(tmp_path):
     assert row["best, %"] == "65.00"  # one number of each run has no such deviation
 
 
+def test_a_mean_over_fewer_evaluations_than_named_is_noted(tmp_path):
+    run(tmp_path / "a", [0.1, 0.5], seed=0)
+    run(tmp_path / "b", [0.1, 0.6, 0.6], seed=1, rounds=2)
+    table = compared(tmp_path).table(["last:3", "last:2", "final", "test/accuracy:3"])
+    assert [note.partition(" of the")[0] for note in table.notes] == [
+        "last 3, %: 1",
+        "test/accuracy: 1",
+    ]
+
+
 def test_speed_ups_are_those_of_runs_that_reached_the_target(tmp_path):
     accuracies = {"fedavg": [0.1, 0.8], "fedsam": [0.1, 0.2, 0.2, 0.9], "scaffold": [0.1] * 4}
     for algorithm, values in accuracies.items():

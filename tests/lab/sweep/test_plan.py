@@ -174,11 +174,13 @@ def test_a_cell_shows_the_best_of_its_tuned_values(score, shown, planned, tmp_pa
 
 
 def test_only_tuned_values_with_the_same_seeds_compete(planned, tmp_path):
-    jobs = planned(SMALL + "methods: {fedavg: {}}\ntune: {lr: [0.1, 0.2]}\nseeds: [0, 1]\n")
+    jobs = planned(
+        SMALL + "methods: {fedavg: {}}\ntune: {lr: [0.1, 0.2]}\nseeds: [0, 1]\nscore: last:2\n"
+    )
     for job, accuracy in zip(jobs[:3], (0.5, 0.6, 0.9), strict=True):
         finished(job, accuracy, accuracy)
     [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
-    assert table.text["last 10, %"].tolist() == ["55.00 ± 7.07"]
+    assert table.text["last 2, %"].tolist() == ["55.00 ± 7.07"]
     note, chosen = table.notes
     assert note == "fedavg: lr 0.2 has seeds [0], not [0, 1], and is not compared"
     assert chosen.startswith("fedavg: lr 0.1, best of 2 settings")
@@ -225,7 +227,7 @@ def test_the_best_of_the_trials_alone_gets_the_seeds_of_the_table(planned, tmp_p
 
 
 def test_a_damaged_run_leaves_the_others_in_the_table(planned, tmp_path):
-    jobs = planned(SMALL + METHODS + "seeds: [0, 1]\n")
+    jobs = planned(SMALL + METHODS + "seeds: [0, 1]\nscore: last:2\n")
     for job in jobs[:3]:
         finished(job, 0.5, 0.6)
     (jobs[0].folder / "metrics.csv").write_text("a,b\n")
