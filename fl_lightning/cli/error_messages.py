@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from errno import EACCES, EDQUOT, EEXIST, ENOSPC, ENOTDIR, EPERM, EROFS
+from errno import EACCES, EDQUOT, EEXIST, ENAMETOOLONG, ENOSPC, ENOTDIR, EPERM, EROFS
 from pathlib import Path
 from time import sleep
 from traceback import extract_tb
@@ -18,7 +18,8 @@ from fl_lightning.errors import DivergenceError, RankLostError, UserError, first
 FULL = "the disk is full, {file} could not be written: free some space, then add --resume"
 UNUSABLE = "{file} cannot be used ({reason}): give a writable folder as --run-dir"
 OF_DISKS = dict.fromkeys((ENOSPC, EDQUOT), FULL)
-OF_DISKS |= dict.fromkeys((EROFS, EACCES, EPERM, ENOTDIR, EEXIST), UNUSABLE)
+WRONG_FOLDER = EROFS, EACCES, EPERM, ENOTDIR, EEXIST, ENAMETOOLONG
+OF_DISKS |= dict.fromkeys(WRONG_FOLDER, UNUSABLE)
 """Sentences about errors of disks, by the number of the error."""
 
 LAUNCHER_S = 10

@@ -72,7 +72,7 @@ def parse(
     values = _parse_flags(argv, description, general, selected, config)
     for name, value in values.items():
         if value is NEEDED:
-            exit_with_error(f"{flag_of(name)} is needed: {known[name].help}")
+            exit_with_error(f"{flag_of(name)} is needed: {known[name].help}".removesuffix(": "))
     chosen = {
         name: Chosen(
             s.name, s.function, {o.name.partition(".")[2]: values[o.name] for o in s.options}

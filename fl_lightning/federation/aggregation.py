@@ -217,11 +217,15 @@ class RoundSums:
         return [*torch.where(counts, self._logs, nan).nanmean(0).to(self._like[0])]
 
     def distances(self, moved: Tensor, squared: Tensor, move: Tensor) -> list[Tensor]:
-        """The values of `DISTANCES`, 0-dim, from the means and how far the server then moved."""
+        """The values of `DISTANCES`, 0-dim, from the means and how far the server then moved.
+
+        Those of clients are 0 in a round without any.
+        """
+        total = self._rows[:, 1].sum()
         # mean ||(u_i - w^t) - move||^2, expanded, since each u_i is gone
-        drift = squared - 2 * moved.dot(move) + move.dot(move)
-        weight = self._rows[:, 1] / self._rows[:, 1].sum()
-        of_client = self._rows[:, 2] / self._rows[:, 1].sum()  # weight * ||u_i - w^t||^2
+        drift = squared - 2 * moved.dot(move) + torch.where(total > 0, move.dot(move), 0)
+        weight = self._rows[:, 1] / total
+        of_client = self._rows[:, 2] / total  # weight * ||u_i - w^t||^2
         mean = (weight * of_client).sqrt().sum()
         spread = 2 * (of_client.sum() - moved.dot(moved)).clamp(min=0)
         pairs = 1 - weight.square().sum()

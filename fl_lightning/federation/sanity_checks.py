@@ -1,6 +1,8 @@
 """Checks of settings, ranks, optimizers and checkpoints."""
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
+from textwrap import shorten
 from typing import Any, get_args
 
 import torch
@@ -124,13 +126,14 @@ def check_cohort(
 ) -> None:
     """Raise a UserError unless a cohort of this sampler has each client once, ascending."""
     last = clients.num_clients - 1
-    if not cohort and getattr(sampler, "may_be_empty", False):
+    numbers = isinstance(cohort, Sequence) and all(isinstance(c, Integral) for c in cohort)
+    if numbers and not cohort and getattr(sampler, "may_be_empty", False):
         return
-    if not cohort or sorted({*cohort}) != [*cohort] or cohort[0] < 0 or cohort[-1] > last:
-        shown = ", ".join(map(str, cohort[:5])) + ", ..." * (len(cohort) > 5)
+    each_once = numbers and cohort and sorted({*cohort}) == [*cohort]
+    if not each_once or cohort[0] < 0 or cohort[-1] > last:
         raise UserError(
-            f"{position}: {sampler} gave the cohort [{shown}]: return at least one client of 0 to "
-            f"{last}, each once, ascending"
+            f"{position}: {sampler} gave the cohort {shorten(repr(cohort), 60)}: return a list of "
+            f"at least one client of 0 to {last}, each once, ascending"
         )
 
 

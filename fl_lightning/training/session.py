@@ -148,6 +148,9 @@ class Session:
             self.lockstep,
         )
         federation.prepare()
+        if task.metrics:  # a round later is too late to name a wrong one
+            for part, d in data.scored():
+                task.try_out(d, part)
         if self.lockstep:
             self.lockstep.wait_for_others(federation)
         private = [PrivacyAccountant(federation)] if is_private(made.algorithm) else []

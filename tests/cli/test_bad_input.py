@@ -9,6 +9,7 @@ from refusals import digits, experiment
 from torch import nn
 
 from fl_lightning import Algorithm, DeviceDataset, models
+from fl_lightning.errors import UserError
 
 NAMES = [
     ("--algorithm fedtogo", "did you mean fedtoga"),
@@ -149,6 +150,7 @@ def linear(inputs: int, classes: int) -> nn.Module:
         ("", Branching, ["sequential executor"]),
         ("--algorithm fedrcl --algorithm.layers conv1", models.mlp, ["'conv1'", "hidden1"]),
         ("--algorithm fedrcl", linear, ["all head"]),
+        ("--metric f1,rmse", linear, ["rmse", "test part"]),  # before the first round
     ],
 )
 def test_a_run_that_cannot_train_is_refused(argv, model, words, tmp_path, sentence):
@@ -187,8 +189,12 @@ def test_the_dry_run_of_a_model_changes_neither_statistics_nor_random_numbers():
     assert all(module.state_dict()[k].equal(v) for k, v in before.items())
 
 
-@pytest.mark.parametrize("cohort", [[], [0, 0], [1, 0], [-1, 2], [2, 6]], ids=str)
+@pytest.mark.parametrize(
+    "cohort",
+    [[], [0, 0], [1, 0], [-1, 2], [2, 6], torch.tensor([0, 1]), {0, 1}, [0.0, 1.0], None],
+    ids=str,
+)
 def test_a_sampler_that_gives_no_cohort_is_refused(cohort):
     run = federation(Algorithm(), sampler=lambda *_: cohort)
-    with pytest.raises(ValueError, match=r"round 1 of 3: .* gave the cohort \["):
+    with pytest.raises(UserError, match=r"round 1 of 3: .* gave the cohort .* a list"):
         run.fit()

@@ -149,6 +149,12 @@ def test_a_term_that_raises_is_named(hook, executor, tmp_path):
     assert f"raised in Mine.{hook.partition('(')[0]}" in error.value.__notes__
 
 
+def test_a_name_that_is_too_long_for_the_disk_is_one_sentence(tmp_path, sentence):
+    said = sentence(scaffold, tmp_path / ("a" * 300))
+    assert "too long" in said
+    assert "--run-dir" in said
+
+
 def test_a_variable_asks_for_the_traceback(tmp_path, monkeypatch):
     monkeypatch.setenv("FL_LIGHTNING_TRACEBACK", "1")
     with pytest.raises(UserError):

@@ -163,6 +163,7 @@ def test_a_docstring_fits_80_columns_and_keeps_its_commands(recipe, monkeypatch,
 def test_a_mistake_is_one_sentence(argv, words, sentence):
     said = sentence(parse, *argv)
     assert all(word in said for word in words), said
+    assert not said.strip().endswith(":")
 
 
 def test_flags_go_over_files_and_files_over_the_defaults_of_a_recipe(tmp_path):

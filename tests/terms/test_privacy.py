@@ -78,7 +78,9 @@ def test_the_noise_has_its_deviation_on_any_cohort_and_the_seed_decides_it() -> 
 def test_a_round_of_nobody_is_a_round() -> None:
     run = federation(Algorithm(GaussianMechanism()), sampler=nobody)
     metrics = run.train_round()
-    assert (run.round, metrics["comm/uplink_mb"], metrics["client/distance"]) == (1, 0, 0)
+    assert (run.round, metrics["comm/uplink_mb"]) == (1, 0)
+    assert (metrics["client/distance"], metrics["client/drift"]) == (0, 0)
+    assert metrics["server/update_norm"] > 0, "the server moves by the noise"
 
 
 @pytest.mark.parametrize(("clip", "unclipped"), [(1e-3, 0), (100.0, 1)])

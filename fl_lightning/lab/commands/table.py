@@ -118,6 +118,7 @@ def main(argv: Sequence[str]) -> None:
     try:
         options, further = parse(argv)
         table = options.read()
+        table.refuse_labeled(given(further))
         recipe = recipes().get(table.recipe, Path(table.recipe)).resolve()
         if not recipe.is_file():
             raise UserError(f"there is no recipe {table.recipe!r}: fl-lightning run lists them")
@@ -202,11 +203,12 @@ def parse(argv: Sequence[str]) -> tuple[TableOptions, list[str]]:
 
 def _values(texts: Sequence[str]) -> dict[str, list[Any]]:
     """The values of options, from texts such as `algorithm.rho=0.1,0.2`."""
-    found = {}
+    found = dict[str, list[Any]]()
     for text in texts:
         name, equals, values = text.partition("=")
         if not equals:
             raise UserError(f"{text} is not OPTION=VALUE,...")
         each = re.split(r",(?![^()]*\))", values)  # cosine(0.8, 0.1) has a comma of its own
-        found[name.removeprefix("--").replace("-", "_")] = [*map(load, each)]
+        option = name.removeprefix("--").replace("-", "_")
+        found.setdefault(option, []).extend(map(load, each))
     return found

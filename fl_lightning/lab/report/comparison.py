@@ -94,7 +94,8 @@ def compare(
     """Lay runs out in rows and columns.
 
     The runs of a cell differ in their seed alone: any other option in which they differ becomes
-    part of the row. So does an option that varies, but not within a row.
+    part of the row. So does an option that varies, but not within a row, unless it is the digest of
+    the user's code, which the names of methods stand for.
 
     Args:
         runs: The runs.
@@ -117,9 +118,10 @@ def compare(
     for option in (o for o in _varying(options) if o not in {*of_rows, *of_columns}):
         in_cells = options.groupby([*of_rows, *of_columns])[option].nunique()
         in_rows = options.groupby(of_rows)[option].nunique()
-        if in_cells.gt(1).any() or (in_rows.le(1).all() and option not in IN_METHOD):
+        of_row = in_rows.le(1).all()
+        if in_cells.gt(1).any() or (of_row and option not in (*IN_METHOD, "code")):
             of_rows.append(option)
-        elif option not in IN_METHOD:
+        elif not of_row and option not in IN_METHOD:
             unshown.append(option)
     if unshown:
         notes.append(f"the columns differ in {', '.join(unshown)}, too")
@@ -175,6 +177,8 @@ def _asked(names: Sequence[str], options: DataFrame) -> list[str]:
     """The varying options that these names ask for, but for those that follow from earlier ones."""
     shown = list[str]()
     for name in names:
+        if name == "seed":
+            raise UserError("runs that differ in their seed form one cell: give another option")
         parts = [o for o in map(str, options) if o == name or o.startswith(f"{name}.")]
         parts = [o for o in parts if options[o].nunique() > 1 or o == "method"]
         if not parts:

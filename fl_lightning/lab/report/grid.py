@@ -84,6 +84,9 @@ def grid(
                     f"no run has recorded {score.name}: choose a score that is in metrics.csv"
                 )
             notes.append(f"{score.name} is blank where it was not recorded: {', '.join(lacking)}")
+        if short := int(results["short"].sum()):
+            which = f"{short} of the {len(runs)} runs have" if len(runs) > 1 else "the run has"
+            notes.append(f"{score.name}: {which} fewer evaluations, and the mean is over all")
         cells = _cells(results.assign(row=[*rows], column=[*columns]), score, spread)
         cells = cells.reindex(every).assign(published=nan)
         if not place:
@@ -196,11 +199,11 @@ def _caption(scores: Sequence[Score], numbers: DataFrame, spread: str) -> str:
     if any(score.name.endswith(", %") for score in scores):
         whose = "each client's" if all(s.spread == "clients" for s in scores) else "the global"
         words.append(f"test accuracy of {whose} model,")
-    if numbers["deviation"].notna().any():
+    if deviates := numbers["deviation"].notna().any():
         words.append("mean ± standard deviation over")
     counts = sorted({int(runs) for runs in numbers["runs"] if runs}) or [0]
     seeds = f"{counts[-1]} seed{'s' * (counts[-1] != 1)}"
-    words.append(seeds if spread == "seeds" else spread)
+    words.append(spread if deviates and spread != "seeds" else seeds)
     fewer = spread == "seeds" and len(counts) > 1
     return " ".join(words) + "; (n): over n seeds" * fewer
 

@@ -22,11 +22,13 @@ class Result(NamedTuple):
         value: The number; NaN if the run did not record it.
         deviation: The population standard deviation within the run; NaN unless the value is a mean.
         reached: False if the run never reached the target; then the value counts all its rounds.
+        short: Whether the run has fewer evaluations than the value is named to be the mean of.
     """
 
     value: float
     deviation: float = nan
     reached: bool = True
+    short: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,15 @@ def _mean(values: "Series[float]") -> Result:
     return Result(values.mean(), values.std(ddof=0) if len(values) > 1 else nan)
 
 
+def _last(values: "Series[float]", count: int) -> Result:
+    return _mean(values.tail(count))._replace(short=0 < len(values) < count)
+
+
 @checked
 def last(evaluations: PositiveInt = TAIL_LENGTH) -> Score:
     """Mean test accuracy of the last evaluations."""
     name = f"last {evaluations}, %"
-    return Score(name, lambda run: _mean(_accuracies(run).tail(evaluations)), spread="rounds")
+    return Score(name, lambda run: _last(_accuracies(run), evaluations), spread="rounds")
 
 
 def final() -> Score:
@@ -186,7 +192,7 @@ def round_seconds() -> Score:
 def of_tag(tag: str, evaluations: PositiveInt = 1) -> Score:
     """Mean of a scalar of `metrics.csv` over the last rounds that recorded it."""
     better = True if higher_is_better(tag) else False if "loss" in tag else None
-    return Score(tag, lambda run: _mean(_column(run, tag).tail(evaluations)), 4, better, "rounds")
+    return Score(tag, lambda run: _last(_column(run, tag), evaluations), 4, better, "rounds")
 
 
 def main_tag(runs: Sequence[Run]) -> str:

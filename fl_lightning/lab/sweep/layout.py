@@ -1,7 +1,7 @@
 """The finished runs of a table in the paper's layout."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -27,6 +27,8 @@ def layout(table: TableFile, jobs: Sequence[Job]) -> list[Table]:
     caption = ""
     if tuned := ", ".join(_tuned_options(table)):
         best, more = _best_tuned(placed, make_score(table.scores[0]))
+        if table.chosen is None:
+            more += _choices(table, placed, best)
         placed = [(cell, run) for cell, run in placed if best[cell.row, cell.column] == cell.tuned]
         notes, caption = [*notes, *more], f"; best of {tuned} by {table.scores[0]}"
     shortened = {f"{n} of {j.rounds}" for j in jobs if (n := j.config["rounds"]) != j.rounds}
@@ -84,14 +86,24 @@ def choose(table: TableFile, trials: Sequence[Job]) -> tuple[TableFile, list[str
     """
     placed, notes = _placed(trials)
     best, more = _best_tuned(placed, make_score(table.scores[0]))
+    return replace(table, chosen=best), [*notes, *more, *_choices(table, placed, best)]
+
+
+def _choices(
+    table: TableFile, placed: Sequence[Placed], best: Mapping[tuple[str, str], str]
+) -> list[str]:
+    """A remark on the best of the tuned values of each cell."""
+    notes = list[str]()
     for (row, column), tuned in best.items():
         tried = table.tried(row, column)
-        ends = _ends(tried, tuned) if len(tried) > 1 else []
+        if len(tried) < 2:
+            continue
+        ends = _ends(tried, tuned)
         ended = {cell.tuned for cell, _ in placed if cell[:2] == (row, column)}
         at = f"; {', '.join(ends)} is the last value tried" if ends else ""
         how = f"best of {len(tried)} settings, of which {len(ended)} have finished"
-        more.append(f"{joined(row, column)}: {tuned}, {how}{at}")
-    return replace(table, chosen=best), [*notes, *more]
+        notes.append(f"{joined(row, column)}: {tuned}, {how}{at}")
+    return notes
 
 
 def _ends(tried: Axis, tuned: str) -> list[str]:

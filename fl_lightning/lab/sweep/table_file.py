@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 from fl_lightning.algorithms.registry import ALGORITHMS
+from fl_lightning.cli.argv import flag_of
 from fl_lightning.cli.config_files import TABLE_KEYS, read_chain
 from fl_lightning.errors import UserError, nearest
 from fl_lightning.lab.report.comparison import format_value
@@ -144,6 +145,17 @@ class TableFile:
         if self.tune_seeds and not (self.own_tune or named["tune"]):
             raise UserError("tune_seeds has no effect: name values under tune")
 
+    def refuse_labeled(self, options: Collection[str]) -> None:
+        """Raise a UserError for an option of every run that sweep or tune set, too."""
+        for key, axes in {
+            "sweep": [self.sweep],
+            "tune": [self.tune, *self.own_tune.values()],
+        }.items():
+            labeled = set().union(*(flat(of) for axis in axes for of in axis.values()))
+            if both := labeled & {*options}:
+                flag = flag_of(min(both))
+                raise UserError(f"{flag} and {key} both set {min(both)}: omit {flag}")
+
 
 def _read(name: str) -> TableFile:
     methods, found, algorithm = dict[str, Any](), dict[str, Any](), ""
@@ -269,7 +281,12 @@ def _mapping(content: Any, key: str) -> dict[str, Any]:
     """The content of a key that maps names to values, on one line each; nothing is empty."""
     if not isinstance(content, Mapping | None):
         raise UserError(f"{key} maps names to values, not {content!r}")
-    return {" ".join(str(name).split()): value for name, value in (content or {}).items()}
+    found = dict[str, Any]()
+    for name, value in (content or {}).items():
+        if (label := " ".join(str(name).split())) in found:
+            raise UserError(f"{key} has {label!r} twice: name one of them otherwise")
+        found[label] = value
+    return found
 
 
 def _refuse_fixed(options: Iterable[str], where: str) -> None:

@@ -25,8 +25,9 @@ def test_the_command_prints_and_draws(tmp_path, capsys):
     assert r"last 10, \%" in printed.out
     escaped = r"a\_\{\$\}\textasciitilde{}\textasciicircum{}\textbackslash{}"
     assert rf"{escaped}, rounds 2 & \textbf{{55.00 $\pm$" in printed.out
-    notes = [line for line in printed.err.splitlines() if line.startswith("note: ")]
+    *notes, last = [line for line in printed.err.splitlines() if line.startswith("note: ")]
     assert notes == [f"note: {tmp_path / 'runs' / seed} is at round 1 of 2" for seed in "01"]
+    assert "last 10, %: 4 of the 4 runs have fewer" in last
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 

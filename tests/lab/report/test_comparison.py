@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from run_folders import cells, compared, marked, run
 
+from fl_lightning.errors import UserError
 from fl_lightning.lab.report import compare, load_runs
 
 
@@ -50,6 +51,25 @@ def test_an_edited_user_file_makes_another_row(tmp_path):
     first, second, third = compared(tmp_path).row_names
     assert first != second == third
     assert first.startswith("mine.py:own, code ")
+
+
+def test_code_that_a_row_shares_is_not_part_of_its_name(tmp_path):
+    run(tmp_path / "a", [0.5])
+    for alpha in (0.1, 0.2):
+        folder = run(tmp_path / f"{alpha}", [0.5], algorithm="mine.py:own", alpha=alpha)
+        (folder / "own").mkdir()
+        (folder / "own/mine.py").write_text("code")
+    assert {*compared(tmp_path, "partition.alpha").row_names} == {"fedavg", "mine.py:own"}
+    assert compared(tmp_path, "partition.alpha").notes == []
+    (folder / "own/mine.py").write_text("other code")
+    assert compared(tmp_path, "partition.alpha").notes == ["the columns differ in code, too"]
+
+
+def test_seeds_are_no_columns(tmp_path):
+    run(tmp_path / "a", [0.5])
+    run(tmp_path / "b", [0.5], seed=1)
+    with pytest.raises(UserError, match="seed form one cell"):
+        compared(tmp_path, "seed")
 
 
 def test_rows_say_what_differs_between_methods_and_within_them(tmp_path):

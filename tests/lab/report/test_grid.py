@@ -93,8 +93,20 @@ def test_the_deviation_over_the_last_rounds_of_one_run(tmp_path):
     run(tmp_path / "a", [0.1, 0.5, 0.7], seed=0)
     run(tmp_path / "b", [0.1, 0.6, 0.6], seed=1)
     (row,) = cells(compared(tmp_path), "last:2", "best", spread="rounds")
+    best = compared(tmp_path).table(["best"], spread="rounds")
+    assert "rounds" not in best.caption, "it has no deviation"
     assert row["last 2, %"] == "60.00 ± 5.00"  # 10 and 0, population deviations
     assert row["best, %"] == "65.00"  # one number of each run has no such deviation
+
+
+def test_a_mean_over_fewer_evaluations_than_named_is_noted(tmp_path):
+    run(tmp_path / "a", [0.1, 0.5], seed=0)
+    run(tmp_path / "b", [0.1, 0.6, 0.6], seed=1, rounds=2)
+    table = compared(tmp_path).table(["last:3", "last:2", "final", "test/accuracy:3"])
+    assert [note.partition(" of the")[0] for note in table.notes] == [
+        "last 3, %: 1",
+        "test/accuracy: 1",
+    ]
 
 
 def test_speed_ups_are_those_of_runs_that_reached_the_target(tmp_path):

@@ -174,12 +174,16 @@ def test_a_cell_shows_the_best_of_its_tuned_values(score, shown, planned, tmp_pa
 
 
 def test_only_tuned_values_with_the_same_seeds_compete(planned, tmp_path):
-    jobs = planned(SMALL + "methods: {fedavg: {}}\ntune: {lr: [0.1, 0.2]}\nseeds: [0, 1]\n")
+    jobs = planned(
+        SMALL + "methods: {fedavg: {}}\ntune: {lr: [0.1, 0.2]}\nseeds: [0, 1]\nscore: last:2\n"
+    )
     for job, accuracy in zip(jobs[:3], (0.5, 0.6, 0.9), strict=True):
         finished(job, accuracy, accuracy)
     [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
-    assert table.text["last 10, %"].tolist() == ["55.00 ± 7.07"]
-    assert table.notes == ["fedavg: lr 0.2 has seeds [0], not [0, 1], and is not compared"]
+    assert table.text["last 2, %"].tolist() == ["55.00 ± 7.07"]
+    note, chosen = table.notes
+    assert note == "fedavg: lr 0.2 has seeds [0], not [0, 1], and is not compared"
+    assert chosen.startswith("fedavg: lr 0.1, best of 2 settings")
 
 
 TUNED = """\
@@ -223,7 +227,7 @@ def test_the_best_of_the_trials_alone_gets_the_seeds_of_the_table(planned, tmp_p
 
 
 def test_a_damaged_run_leaves_the_others_in_the_table(planned, tmp_path):
-    jobs = planned(SMALL + METHODS + "seeds: [0, 1]\n")
+    jobs = planned(SMALL + METHODS + "seeds: [0, 1]\nscore: last:2\n")
     for job in jobs[:3]:
         finished(job, 0.5, 0.6)
     (jobs[0].folder / "metrics.csv").write_text("a,b\n")
@@ -375,6 +379,8 @@ def test_runs_are_recognized_by_their_options(planned, tmp_path, capsys):
         ("sweep: {lr: [0.1]}\ntune: {lr: [0.2]}\n", ["sweep", "tune", "lr"]),
         ("rows: {fedavg: {lr: 0.1, tune: {lr: [0.2]}}}\n", ["rows.fedavg.tune", "lr"]),
         ("tune_seeds: [1]\n", ["tune_seeds", "tune"]),
+        ("rows: {a b: {lr: 0.1}, a  b: {lr: 0.2}}\nalgorithm: fedavg\n", ["rows", "'a b'"]),
+        ("columns: {1: {lr: 0.1}, '1': {lr: 0.2}}\n", ["columns", "'1'"]),
     ],
 )
 def test_what_a_table_cannot_mean_is_refused(text, words, planned):
@@ -394,6 +400,8 @@ def test_what_a_table_cannot_mean_is_refused(text, words, planned):
         (["--rounts", "3"], ["--rounts", "--rounds"]),
         (["--recipe", "digts"], ["'digts'"]),
         (["--shard", "3/2"], ["3/2"]),
+        (["--sweep", "batch-size=8,16", "--batch-size", "4"], ["sweep", "--batch-size"]),
+        (["--tune", "lr=0.1,0.2", "--lr=0.3"], ["tune", "--lr"]),
     ],
 )
 def test_options_of_the_command_are_checked(argv, words, tmp_path, sentence):
@@ -401,6 +409,13 @@ def test_options_of_the_command_are_checked(argv, words, tmp_path, sentence):
     file.write_text(SMALL + METHODS)
     text = sentence(main, ["table", str(file), "--recipe", "digits", "--dry-run", *argv])
     assert all(word in text for word in words)
+
+
+def test_an_option_that_is_swept_twice_has_all_values(tmp_path):
+    (tmp_path / "table.yaml").write_text(SMALL + METHODS)
+    values = "lr=0.1", "momentum=0.9", "lr=0.3"
+    table = TableOptions(str(tmp_path / "table.yaml"), sweep=values).read()
+    assert table.column_labels == ["lr 0.1, momentum 0.9", "lr 0.3, momentum 0.9"]
 
 
 def test_shards_part_the_commands_and_dry_run_makes_nothing(tmp_path, capsys, monkeypatch):
