@@ -1,4 +1,4 @@
-"""Test accuracy of personal models, each on a test set like the client's own data."""
+"""Test accuracy of personal models, each on the client's own samples, or on some like its data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,19 +23,21 @@ from fl_lightning.federation.mean_loss import some_samples
 class Personalization:
     """Fine-tunes the global model on every client after the last round, and scores these models.
 
-    A client's test set holds test samples in the proportions of its own classes, as far as there
-    are enough, as in FedSOL (see `matched_test_split`). Logs `personal/accuracy_<e>` and
-    `personal/std_<e>`, mean and standard deviation over clients, for each number of epochs `e`, and
-    for 0: the global model, or the one that the algorithm keeps for the client. A resumed run
-    repeats what was interrupted.
+    A client's test set holds its own test samples, if it is known whose they are; else samples in
+    the proportions of its own classes, as far as there are enough, as in FedSOL (see
+    `matched_test_split`). A client without test samples has no score. Logs
+    `personal/accuracy_<e>` and `personal/std_<e>`, mean and standard deviation over clients, for
+    each number of epochs `e`, and for 0: the global model, or the one that the algorithm keeps for
+    the client. A resumed run repeats what was interrupted.
 
     Args:
         test: The test set, on the device.
         epochs: Numbers of epochs of fine-tuning after which models are scored.
         path: The table with a row a client, `personal.csv`.
         lr: The learning rate of fine-tuning; None is that of the next round.
-        samples: Most test samples of a client.
+        samples: Most test samples of a client that are not its own.
         batch_size: Samples a forward pass.
+        own: Each client's own samples in the test set, or None.
     """
 
     test: DeviceDataset
@@ -44,6 +46,7 @@ class Personalization:
     lr: float | None = None
     samples: int = 1000
     batch_size: int = 100
+    own: Partition | None = None
 
     def __post_init__(self) -> None:
         check_classes(self.test, "fine-tuning")
@@ -68,7 +71,7 @@ class Personalization:
         epochs = ", ".join(map(str, self.epochs[1:]))
         fabric.print(f"{clients.num_clients:,} clients fine-tune for {epochs} epochs")
         tuning = FineTuning(federation, self.lr)
-        tests = matched_test_split(
+        tests = self.own or matched_test_split(
             self.test.labels, clients.class_counts, self.samples, federation.seed
         )
         scores = self._scores(tuning, tests)
@@ -77,11 +80,12 @@ class Personalization:
         if votes.any():
             federation.should_stop = federation.preempted = True
             return {}
-        if scores.isnan().any() and federation.on_divergence == "stop":
-            lost = ", ".join(map(str, scores.isnan().any(1).nonzero().flatten().tolist()[:5]))
+        lost = scores.isnan().any(1).cpu() & (tests.sizes > 0)
+        if lost.any() and federation.on_divergence == "stop":
+            shown = ", ".join(map(str, lost.nonzero().flatten().tolist()[:5]))
             raise DivergenceError(
-                f"the fine-tuning of clients {lost} is not finite (learning rate {tuning.lr:.3g}): "
-                "lower --finetune-lr; the rounds are done and saved"
+                f"the fine-tuning of clients {shown} is not finite (learning rate "
+                f"{tuning.lr:.3g}): lower --finetune-lr; the rounds are done and saved"
             )
         if fabric.is_global_zero:
             header = "client", "test_samples", *(f"accuracy_{e}" for e in self.epochs)
@@ -102,7 +106,7 @@ class Personalization:
         for column, epochs in enumerate(self.epochs):
             for client, (w, buffers) in zip(mine, tuning.models(mine, epochs), strict=True):
                 model, score = tuning.personal_model(client, w, buffers), nan
-                if all_finite(w):
+                if len(tests[client]) and all_finite(w):
                     score = self._accuracy(model, federation, tests[client])
                 scores[client, column] = score
                 if federation.preempt_requested:

@@ -47,7 +47,8 @@ def tried(
     if o.finetune_epochs and (test is None or not train.classes):
         raise UserError("finetune_epochs scores clients by their classes: give such a test part")
     test = train.subset(slice(0, 0)) if test is None else test
-    made = RunData(train, test, data.partition, data.partition, validation)
+    own_tests = data.parts.get("test")
+    made = RunData(train, test, data.partition, data.partition, validation, own_tests)
     if task.metrics and not made.scored():
         raise UserError(
             "metrics are scored on a test or validation part: give FederatedData test=0.2"

@@ -183,8 +183,8 @@ class Session:
         progress = ProgressBar(scored[0].monitor if scored else "")
         hooks += [*scored, *own, progress, checkpoint]  # which saves the states of the others
         if o.finetune_epochs:
-            scores = run.path / "personal.csv"
-            hooks += [Personalization(data.test, o.finetune_epochs, scores, o.finetune_lr)]
+            scores, own = run.path / "personal.csv", data.own_tests
+            hooks += [Personalization(data.test, o.finetune_epochs, scores, o.finetune_lr, own=own)]
         try:
             over = self._fit(progress)
         finally:

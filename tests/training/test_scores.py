@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import pandas
 import pytest
 import torch
 import torchmetrics
@@ -277,3 +278,19 @@ def test_the_worst_clients_are_those_of_the_metrics_direction(capsys: Any) -> No
     assert fit.run is not None
     main(["analyze", "clients", str(fit.run.path), "--metric", "far"])
     assert f"{each['test/far'].nsmallest(worst).mean():.2f}" in capsys.readouterr().out
+
+
+def test_personal_models_are_scored_on_the_clients_own_test_rows() -> None:
+    """Those that `per_client` scores; the client of two rows has none."""
+    x, y = rows(62).values()
+    owner = torch.arange(4).repeat_interleave(torch.tensor([20, 20, 20, 2]))
+    given = fl.FederatedData((x, y), clients=owner, test=0.2)
+    fit = trainer(finetune_epochs=[1], rounds=1)
+    run = fit.fit(nn.Linear(6, 3), given)
+    personal = pandas.read_csv(run.path / "personal.csv", index_col="client")
+    assert personal["test_samples"].tolist() == [4, 4, 4, 0]
+    expected = fit.test(data=given, per_client=True)["test/accuracy"]
+    assert personal["accuracy_0"][:3].tolist() == expected.tolist()
+    assert personal["accuracy_0"].isna().tolist() == [False, False, False, True]
+    last = fit.history.iloc[-1]
+    assert last["personal/accuracy_0"] == pytest.approx(expected.mean())
