@@ -113,7 +113,7 @@ class EvaluationOptions:
         validation_from: What is held out: samples of every client, which it does not train on, or
             samples of the test set.
         finetune_epochs: After the last round, fine-tune every client for these epochs, e.g. 1,5,
-            and test its model on test samples like its data; none to skip this.
+            and test its model on its own test samples, or on some like its data; none to skip this.
         finetune_lr: Learning rate of the fine-tuning; none for that of one more round.
         checkpoint_every: Rounds or time between checkpoints, e.g. 10 or 5min. The pause is at least
             20 times as long as the last checkpoint took.

@@ -183,8 +183,9 @@ class Session:
         progress = ProgressBar(scored[0].monitor if scored else "")
         hooks += [*scored, *own, progress, checkpoint]  # which saves the states of the others
         if o.finetune_epochs:
-            scores, own = run.path / "personal.csv", data.own_tests
-            hooks += [Personalization(data.test, o.finetune_epochs, scores, o.finetune_lr, own=own)]
+            scores = run.path / "personal.csv"
+            settings = data.test, o.finetune_epochs, scores, o.finetune_lr
+            hooks += [Personalization(*settings, own=data.own_tests)]
         try:
             over = self._fit(progress)
         finally:
