@@ -1,5 +1,6 @@
 """Validation parts: random samples held out of the clients' data or of the test set."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,14 +26,15 @@ def hold_out_of_clients(
         The samples for training, and the positions of those held out, (m,) int64, sorted.
     """
     sizes, held = partition.sizes, _no_samples(partition)
-    owners = torch.arange(len(partition), dtype=torch.int32).repeat_interleave(sizes)
-    draws = torch.rand(len(owners), generator=generator(seed, "validation"), dtype=torch.float64)
-    order = draws.argsort()
-    order = order[owners[order].argsort(stable=True)]  # client after client, each in random order
     number = (fraction * sizes).round().long().minimum(sizes - 1)
-    place = torch.arange(len(owners)) - partition.offsets[:-1].repeat_interleave(sizes)
-    held[partition.indices[order[place < number.repeat_interleave(sizes)]]] = True
-    del owners, draws, order, place
+    random = generator(seed, "validation")
+    draws = torch.rand(len(partition.indices), generator=random, dtype=torch.float64).numpy()
+    places = [np.empty(0, np.int64)]
+    ranges = partition.offsets[:-1].tolist(), partition.offsets[1:].tolist(), number.tolist()
+    for begin, end, count in zip(*ranges, strict=True):
+        if count > 0:
+            places.append(begin + draws[begin:end].argpartition(count)[:count])
+    held[partition.indices[torch.from_numpy(np.concatenate(places))]] = True
     trained = partition.where(~held[partition.indices])
     emptied = (trained.sizes == 0) & (sizes > 0)
     held[partition.indices[partition.offsets[:-1][emptied]]] = False
@@ -44,7 +46,8 @@ def owners_of_held(partition: Partition, held: Tensor) -> Partition:
     is_held = _no_samples(partition)
     is_held[held] = True
     theirs = partition.where(is_held[partition.indices])
-    return Partition(torch.searchsorted(held, theirs.indices), theirs.offsets)
+    places = is_held.cumsum(0) - 1
+    return Partition(places[theirs.indices], theirs.offsets)
 
 
 def _no_samples(partition: Partition) -> Tensor:
