@@ -150,8 +150,9 @@ def score_together(
             table[k] = torch.stack([right.sum().double(), total, seen])
     federation.all_reduce_sum(table)
     right, total, seen = table.sum(0)
-    scores = {"accuracy": (right / len(index)).item()} if data.classes else {}
-    return scores | {"loss": (total / seen).item()} | results(metrics)
+    accuracy, loss = torch.stack([right / len(index), total / seen]).tolist()
+    scores = {"accuracy": accuracy} if data.classes else {}
+    return scores | {"loss": loss} | results(metrics)
 
 
 class ClientScorer:

@@ -171,7 +171,7 @@ def _recurrent(name: str, theirs: Function) -> Function:
                 own = weights[i * each : (i + 1) * each]
                 x, *end = layer(x, state, own, bias, layers // calls, 0.0, train, both, batch_first)
                 last.append(end)
-        ends = zip(*last, strict=True)  # those of an LSTM of PyTorch 2.9 have one dimension more
+        ends = zip(*last, strict=True)  # PyTorch 2.9 gives an LSTM's one dimension more
         return x, *(torch.cat(e).view_as(h) for e, h in zip(ends, tree_leaves(begin), strict=True))
 
     return recurrent

@@ -126,7 +126,7 @@ def dry_run(
 
 
 def _places(module: nn.Module) -> dict[str, tuple[int, int]]:
-    """Version and place of each parameter on the CPU; on a GPU cuDNN moves those of an LSTM."""
+    """Version and place of each parameter on the CPU; on a GPU cuDNN moves an LSTM's."""
     named = {name: p for name, p in module.named_parameters() if p.device.type == "cpu"}
     return {name: (p._version, p.data_ptr()) for name, p in named.items()}
 

@@ -111,8 +111,8 @@ def _with(local: LocalFactory, attributes: dict[str, Any], parameters: Any) -> O
 def _check_one_vector(name: str, kind: str, local: LocalFactory) -> None:
     """Raise a ModelError unless the optimizer steps one vector as it steps its parts.
 
-    Clients' weights are one vector, in which rules for single layers, such as those of Adafactor,
-    LARS or Muon, would find one layer.
+    Clients' weights are one vector. Adafactor, LARS, Muon and other rules for single layers would
+    take it for one layer.
     """
     instead = "use an elementwise one such as AdamW, a method such as local_muon, or give lr="
     g = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""The optimizer and the scheduler of a module are those of its clients."""
+"""Clients have the module's optimizer and scheduler."""
 
 from functools import partial
 from typing import Any

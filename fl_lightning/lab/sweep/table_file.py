@@ -147,10 +147,8 @@ class TableFile:
 
     def refuse_labeled(self, options: Collection[str]) -> None:
         """Raise a UserError for an option of every run that sweep or tune set, too."""
-        for key, axes in {
-            "sweep": [self.sweep],
-            "tune": [self.tune, *self.own_tune.values()],
-        }.items():
+        tuned = self.tune, *self.own_tune.values()
+        for key, axes in ("sweep", (self.sweep,)), ("tune", tuned):
             labeled = set().union(*(flat(of) for axis in axes for of in axis.values()))
             if both := labeled & {*options}:
                 flag = flag_of(min(both))
