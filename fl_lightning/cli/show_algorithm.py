@@ -61,8 +61,9 @@ def explanation(name: str, make: Callable[..., Algorithm]) -> str:
         lines.append(f"  {verb:9} {number} model(s){named}")
     lines.append(f"  {'evaluates':9} {gradients} gradient{'s' * (gradients > 1)} a step")
     lines.append(f"  is {in_words(algorithm.weight)} in the mean update (--weighting)")
-    server = algorithm.server([torch.zeros(1)]).param_groups[0]
-    lines += ["", f"The server's learning rate is {server['lr']:g} (--server-lr)"]
+    own = algorithm.server([torch.zeros(1)]).param_groups[0]["lr"]
+    lr = algorithm.server_lr or f"{own:g}"
+    lines += ["", f"The server's learning rate is {lr} (--server-lr)"]
     return "\n".join(lines)
 
 

@@ -10,7 +10,7 @@ from fl_lightning.cli.list_algorithms import main
 from fl_lightning.cli.show_algorithm import main as show
 
 OWN = """
-from fl_lightning import Algorithm
+from fl_lightning import Algorithm, cosine
 from fl_lightning.terms import SAM
 
 
@@ -24,7 +24,7 @@ def mine(rho: float = 0.2) -> Algorithm:
     References:
         Mine, 2026
     \"\"\"
-    return Algorithm(SAM(rho))
+    return Algorithm(SAM(rho), server_lr=cosine(1.0, 0.1))
 
 
 def bare(rho: float) -> Algorithm:
@@ -69,5 +69,6 @@ def test_an_own_algorithm_is_shown_like_those_of_the_package(tmp_path, capsys, s
     assert "rho X\n      The radius of the ball: in 2-norm. (default: 0.2)" in said
     assert "References\n  Mine, 2026\n" in said
     assert "SAM(rho=0.2" in said
+    assert "learning rate is cosine(1, 0.1)" in said
     assert "there is no algorithm" in sentence(show, ["fedagv"])
     assert "has no default for rho" in sentence(show, [f"{file}:bare"])
