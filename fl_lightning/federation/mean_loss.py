@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import reduce
 from math import nan
 from typing import Any
 
@@ -11,12 +10,11 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 
-from fl_lightning.core.losses import TaskLoss, cross_entropy, scores_of
+from fl_lightning.core.losses import TaskLoss, counted, cross_entropy, scores_of
 from fl_lightning.core.network import functional_call
 from fl_lightning.core.prediction import is_right
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import DeviceDataset
-from fl_lightning.data.dataset import rows
 from fl_lightning.errors import UserError
 
 
@@ -111,13 +109,14 @@ class MeanLoss:
         return self._mean(of_batch)
 
     def _mean(self, of_batch: Callable[[Any, Any], Tensor]) -> Tensor:
-        """The mean over the samples of a mean over each batch."""
-        parts = (
-            of_batch(x, y) * (rows(y) / len(self.index))
-            for x, y in self.data.batches(self.index, self.batch_size)
-        )
+        """The mean over the samples, or the tokens that count, of a mean over each batch."""
+        total, seen = torch.zeros(()), 0.0
         with evaluating(self.module):
-            return reduce(torch.add, parts)
+            for x, y in self.data.batches(self.index, self.batch_size):
+                weight = float(counted(self.loss, y))
+                if weight:  # the mean of no token is NaN
+                    total, seen = total + of_batch(x, y) * weight, seen + weight
+        return total / seen
 
     def _batch_loss(self, w: Tensor, x: Any, y: Any) -> Tensor:
         return self.loss(self._forward(w, x), y)

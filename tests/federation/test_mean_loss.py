@@ -56,6 +56,19 @@ def test_many_weights_score_as_each_alone():
     assert scores[4, 1] == 0
 
 
+def test_batches_of_padded_texts_weigh_by_their_tokens():
+    torch.manual_seed(0)
+    x, y = torch.randint(5, (4, 6)), torch.randint(5, (4, 6))
+    y[0, 1:], y[1] = -100, -100
+    module = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 5)).double()
+    whole, each = (MeanLoss(module, DeviceDataset(x, y), batch_size=n) for n in (4, 1))
+    w = whole.weights
+    value = nn.functional.cross_entropy(module(x).flatten(0, 1), y.flatten())
+    torch.testing.assert_close(each(w), value)
+    torch.testing.assert_close(each.gradient(w), whole.gradient(w))
+    torch.testing.assert_close(each.scores(w[None])[0, 0], value)
+
+
 def test_few_samples_are_the_same_random_ones_every_time():
     module, data = network(), blobs()
     few = MeanLoss(module, data, samples=10)
