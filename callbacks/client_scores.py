@@ -23,7 +23,8 @@ class ClientScores(Measure):
     A client's test samples have the same owner (or domain) as its training samples. Writes
     `clients.csv`, one row for each client and measured round, and adds for each metric
     `clients/<metric>`, `clients/<metric>_std` and `clients/<metric>_worst10`: mean and standard
-    deviation over clients, and the mean over the worst tenth of them. TensorBoard shows the
+    deviation over clients, and the mean over the worst tenth of them. A client does not count whose
+    samples do not define the metric, such as AUROC of one class. TensorBoard shows the
     distribution.
 
     Raises:
@@ -62,7 +63,9 @@ class ClientScores(Measure):
             self._write(federation.round, [*plain], table.cpu())
         metrics = Metrics()
         for (name, larger), values in zip(plain.items(), table.cpu().T, strict=True):
-            metrics |= over_clients(f"clients/{name}", values, larger=larger)
+            defined = values[~values.isnan()]
+            counted = defined if len(defined) else values
+            metrics |= over_clients(f"clients/{name}", counted, larger=larger)
             for logger in fabric.loggers:
                 if hasattr(logger, "log_histogram"):
                     logger.log_histogram(f"clients/{name}", values, federation.round)

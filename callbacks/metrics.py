@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from inspect import signature
+from math import nan
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import torch
 import torchmetrics
 from torch import Tensor
 from torchmetrics import Metric, classification
 from torchmetrics.text import Perplexity
+from torchmetrics.utilities import dim_zero_cat
 
 from fl_lightning.core.losses import IGNORED, like
 from fl_lightning.core.prediction import is_right
@@ -42,6 +45,38 @@ class Accuracy(Metric):
         return self.right / self.seen
 
 
+class BinaryAUROC(classification.BinaryAUROC):
+    """That of torchmetrics, but NaN where it is not defined: of samples of one class."""
+
+    def compute(self) -> Tensor:
+        """The area; torchmetrics gives 0 for one class."""
+        y = dim_zero_cat(self.target)
+        return super().compute() if 0 < y.sum() < len(y) else torch.tensor(nan)
+
+
+class MulticlassAUROC(classification.MulticlassAUROC):
+    """The mean over the classes that some samples have and others do not; NaN without any."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__(classes, average=None)
+
+    def compute(self) -> Tensor:
+        """The mean area; torchmetrics counts other classes as 0."""
+        y = dim_zero_cat(self.target)
+        count = y.bincount(minlength=self.num_classes)
+        with catch_warnings():  # of classes that are left out
+            simplefilter("ignore")
+            return super().compute()[(count > 0) & (count < len(y))].mean()
+
+
+class R2Score(torchmetrics.R2Score):
+    """That of torchmetrics, but NaN where it is not defined: of fewer than two samples."""
+
+    def compute(self) -> Tensor:
+        """The share of the variance that is explained."""
+        return super().compute() if self.total > 1 else torch.tensor(nan)
+
+
 def accuracy() -> Metric:
     """The share of samples, or of tokens, whose class has the highest score."""
     return Accuracy()
@@ -49,12 +84,14 @@ def accuracy() -> Metric:
 
 def auroc(classes: int) -> Metric:
     """The area under the receiver operating characteristic, of two classes or the mean over all."""
-    return _of_classes("AUROC", classes)
+    return BinaryAUROC() if classes <= 2 else MulticlassAUROC(classes)
 
 
 def f1(classes: int) -> Metric:
     """The F1 score, of two classes or the mean over all."""
-    return _of_classes("F1Score", classes)
+    if classes <= 2:
+        return classification.BinaryF1Score()
+    return classification.MulticlassF1Score(classes, average="macro")
 
 
 def mae() -> Metric:
@@ -74,18 +111,12 @@ def rmse() -> Metric:
 
 def r2() -> Metric:
     """The coefficient of determination, the share of the variance that is explained."""
-    return torchmetrics.R2Score()
+    return R2Score()
 
 
 def perplexity() -> Metric:
     """The exponential of the mean loss of a token."""
     return Perplexity(ignore_index=IGNORED)
-
-
-def _of_classes(kind: str, classes: int) -> Metric:
-    if classes <= 2:
-        return getattr(classification, f"Binary{kind}")()
-    return getattr(classification, f"Multiclass{kind}")(classes, average="macro")
 
 
 METRICS: dict[str, Callable[..., Metric]] = {

@@ -76,3 +76,44 @@ def test_test_rows_without_owners_are_refused(tmp_path):
     with pytest.raises(fl.UserError, match="no client has test samples of its own"):
         trainer.fit(nn.Linear(3, 1), without)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_clients_that_do_not_define_a_metric_do_not_count(classes, tmp_path):
+    g = torch.Generator().manual_seed(0)
+    owners = [0] * 12 + [1] * 12 + [2] * 12
+    x, y = torch.randn(36, 3, generator=g), torch.randint(classes, (36,), generator=g)
+    y[12:24] = 1  # the second client has one class
+    given = fl.FederatedData((x, y), test=0.5, clients=owners)
+    trainer = fl.FederatedTrainer(
+        rounds=1, metrics=["auroc"], run_dir=tmp_path, callbacks=[partial(ClientScores, every=1)]
+    )
+    torch.manual_seed(0)
+    net = nn.Linear(3, classes)
+    trainer.fit(net, given)
+    x, y = given.test
+    expected = [area(net(x[rows]).softmax(1), y[rows]) for rows in given.parts["test"]]
+    recorded = pd.read_csv(tmp_path / "clients.csv")["auroc"]
+    assert recorded.tolist() == pytest.approx(expected, nan_ok=True)
+    assert recorded.isna()[1]
+    assert recorded.notna()[2]
+    assert trainer.history["clients/auroc"].iloc[-1] == pytest.approx(recorded.mean())
+
+
+def area(p: torch.Tensor, y: torch.Tensor) -> float:
+    """The share of pairs in the right order, a mean over the classes that some samples have."""
+    areas = []
+    for k in range(1 if p.shape[1] == 2 else 0, p.shape[1]):
+        inside, outside = p[y == k, k], p[y != k, k]
+        if len(inside) and len(outside):
+            areas.append((inside[:, None] > outside).double().mean().item())
+    return sum(areas) / len(areas) if areas else float("nan")
+
+
+def test_a_client_with_one_test_row_has_no_r2(tmp_path):
+    x = torch.arange(12.0)[:, None]
+    given = fl.FederatedData((x, 2 * x), test=0.25, clients=[0] * 8 + [1] * 4)
+    assert given.parts["test"].sizes.tolist() == [2, 1]
+    trainer = fl.FederatedTrainer(loss="mse", metrics=["r2"])
+    scores = trainer.test(nn.Linear(1, 1), given, per_client=True)["test/r2"]
+    assert scores.isna().tolist() == [False, True]
