@@ -48,7 +48,7 @@ class Accuracy(Metric):
 class BinaryAUROC(classification.BinaryAUROC):
     """That of torchmetrics, but NaN where it is not defined: of samples of one class."""
 
-    def compute(self) -> Tensor:
+    def compute(self) -> Tensor:  # type: ignore[override]
         """The area; torchmetrics gives 0 for one class."""
         y = dim_zero_cat(self.target)
         return super().compute() if 0 < y.sum() < len(y) else torch.tensor(nan)
@@ -60,7 +60,7 @@ class MulticlassAUROC(classification.MulticlassAUROC):
     def __init__(self, classes: int) -> None:
         super().__init__(classes, average=None)
 
-    def compute(self) -> Tensor:
+    def compute(self) -> Tensor:  # type: ignore[override]
         """The mean area; torchmetrics counts other classes as 0."""
         y = dim_zero_cat(self.target)
         count = y.bincount(minlength=self.num_classes)
