@@ -69,14 +69,6 @@ class MulticlassAUROC(classification.MulticlassAUROC):
             return super().compute()[(count > 0) & (count < len(y))].mean()
 
 
-class R2Score(torchmetrics.R2Score):
-    """That of torchmetrics, but NaN where it is not defined: of fewer than two samples."""
-
-    def compute(self) -> Tensor:
-        """The share of the variance that is explained."""
-        return super().compute() if self.total > 1 else torch.tensor(nan)
-
-
 def accuracy() -> Metric:
     """The share of samples, or of tokens, whose class has the highest score."""
     return Accuracy()
@@ -111,7 +103,7 @@ def rmse() -> Metric:
 
 def r2() -> Metric:
     """The coefficient of determination, the share of the variance that is explained."""
-    return R2Score()
+    return torchmetrics.R2Score()
 
 
 def perplexity() -> Metric:
@@ -186,7 +178,15 @@ def update(metrics: Iterable[Metric], scores: Any, y: Any) -> None:
 
 def results(metrics: Mapping[str, Metric]) -> dict[str, float]:
     """The values of metrics, which start anew afterwards."""
-    values = {name: float(metric.compute()) for name, metric in metrics.items()}
+    values = {name: computed(metric) for name, metric in metrics.items()}
     for metric in metrics.values():
         metric.reset()
     return values
+
+
+def computed(metric: Metric) -> float:
+    """The value of a metric; NaN where its samples are too few, as one for R2Score."""
+    try:
+        return float(metric.compute())
+    except ValueError:
+        return nan

@@ -13,6 +13,7 @@ from lightning.pytorch.core.hooks import DataHooks, ModelHooks
 from torch import Tensor, nn
 from torchmetrics import Metric
 
+from fl_lightning.callbacks.metrics import computed
 from fl_lightning.core.losses import StepOutput
 from fl_lightning.errors import ModelError
 from fl_lightning.training.logged import Logged, Totals, logged
@@ -205,7 +206,7 @@ class StepModel(nn.Module):
         found = totals.results()
         self.metrics |= metrics | {k: v for k, v in ends.items() if isinstance(v, Metric)}
         for name, value in (metrics | ends).items():
-            found[name] = float(value.compute() if isinstance(value, Metric) else value)
+            found[name] = computed(value) if isinstance(value, Metric) else float(value)
         for metric in _metrics(module):
             metric.reset()
         return found

@@ -110,7 +110,7 @@ def area(p: torch.Tensor, y: torch.Tensor) -> float:
     return sum(areas) / len(areas) if areas else float("nan")
 
 
-def test_a_client_with_one_test_row_has_no_r2(tmp_path):
+def test_a_client_with_one_test_row_has_no_r2():
     x = torch.arange(12.0)[:, None]
     given = fl.FederatedData((x, 2 * x), test=0.25, clients=[0] * 8 + [1] * 4)
     assert given.parts["test"].sizes.tolist() == [2, 1]
