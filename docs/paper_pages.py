@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from citations import titles
 from evidence import cells
 from markdown.extensions.toc import slugify
 from method_pages import table
+from pandas import DataFrame, read_csv
 
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.config_files import read_chain
@@ -37,6 +39,12 @@ def tables(paper: str) -> list[TableFile]:
     files = sorted((PRESETS / paper.lower()).glob("*.yaml"), key=lambda file: natural(file.stem))
     names = [f"{paper.lower()}/{file.stem}" for file in files if "published:" in file.read_text()]
     return [TableFile.read(name) for name in names]
+
+
+@cache
+def hours() -> DataFrame:
+    """The gradients of each table, and their hours on one core, by `benchmarks/paper_hours.py`."""
+    return read_csv(ROOT / "docs" / "paper_hours.csv", index_col="table")
 
 
 def natural(name: str) -> tuple[str, int]:
@@ -81,7 +89,10 @@ def section(of: TableFile) -> Iterator[str]:
     runs = len(of.rows) * len(of.column_labels) * len(of.tune) * len(of.seeds)
     rounds = [str(content["rounds"]) for content in read_chain(of.name) if "rounds" in content]
     size = f"{len(of.rows)} rows, {len(of.column_labels)} columns: {runs:,} runs"
-    yield from (f"{size}; {rounds[-1]} rounds as it stands." if rounds else f"{size}.", "")
+    size += f"; {rounds[-1]} rounds as it stands." if rounds else "."
+    of_table = hours().loc[of.name]
+    million = f"{of_table['gradients'] / 1e6:,.3g} million gradients"
+    yield from (f"{size} {million}, about {of_table['hours']:,.2g} hours of one CPU core.", "")
     if left_open:
         yield from ('??? note "What is left open, and what was chosen"', "")
         yield from (f"    {line}" for line in left_open.splitlines())

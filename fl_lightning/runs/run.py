@@ -183,7 +183,7 @@ class Run:
         except RuntimeError as error:
             raise UserError(
                 f"{file} does not fit the model {name} ({first_sentence(error)}): "
-                "its code has changed since"
+                "its code has changed since, or the data have other sizes or classes"
             ) from error
         return model.eval()
 
