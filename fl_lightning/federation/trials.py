@@ -167,15 +167,17 @@ def _checked_loss(loss: TaskLoss, out: Any, y: Any, module: nn.Module) -> Tensor
     """The loss of two samples.
 
     Raises:
-        ModelError: If it cannot be computed, or is no single number.
+        ModelError: If it cannot be computed, is no mean, or broadcasts outputs and targets.
     """
+    name = getattr(loss, "__name__", type(loss).__name__)
+    if (reduction := getattr(loss, "reduction", "mean")) != "mean":
+        raise ModelError(f"{name} has the reduction {reduction!r}: give reduction='mean'")
     try:
         value = loss(out, y)
     except ModelError:
         raise
     except Exception as error:
         kinds = ", ".join(f"{t.dtype} of shape {tuple(t.shape)}" for t in tree_leaves(y))
-        name = getattr(loss, "__name__", type(loss).__name__)
         fix = "choose another loss, such as mse, or other targets"
         if isinstance(y, Tensor) and y.dtype in (torch.int8, torch.int16, torch.int32):
             fix = "classes are int64, as y.long() makes them"
@@ -189,7 +191,25 @@ def _checked_loss(loss: TaskLoss, out: Any, y: Any, module: nn.Module) -> Tensor
             f"the loss of the task returned {shown}, not one number: return a 0-dim tensor such as "
             "the mean over the batch"
         )
+    if _compares_each_with_each(loss, out, y, value):
+        raise ModelError(
+            f"the loss compares outputs of shape {tuple(out.shape)} with targets of shape "
+            f"{tuple(y.shape)} as if each output were of each target: give them one shape, as "
+            "out.squeeze(-1) does"
+        )
     return value
+
+
+def _compares_each_with_each(loss: TaskLoss, out: Any, y: Any, value: Tensor) -> bool:
+    """Whether broadcasting (n, 1) and (n,) to (n, n) makes a loss another one."""
+    tensors = isinstance(out, Tensor) and isinstance(y, Tensor)
+    if not tensors or out.shape == y.shape or out.numel() != y.numel():
+        return False
+    try:
+        of_one_shape = loss(out.reshape(y.shape), y)
+    except Exception:  # it takes this shape alone
+        return False
+    return not torch.allclose(of_one_shape, value, rtol=1e-3, equal_nan=True)
 
 
 def _check_gradient(value: Tensor, module: nn.Module, clients: ClientData) -> None:

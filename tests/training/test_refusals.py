@@ -270,6 +270,13 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "metrics": (lambda: trainer(metrics=["r2"]).fit(Lit(), data()), ("LightningModule", "metrics")),
     "loss": (lambda: trainer(loss="msee").fit(net(), numbers()), ("mse",)),
     "no loss": (lambda: trainer(loss=3).fit(net(), numbers()), ("3",)),
+    "a sum": (lambda: trainer(loss=nn.MSELoss(reduction="sum")).fit(net(), numbers()), ("'sum'",)),
+    "each output with each target": (
+        lambda: trainer(loss=lambda out, y: (out - y).square().mean()).fit(
+            nn.Linear(5, 1), numbers()
+        ),
+        ("(2, 1)", "(2,)"),
+    ),
     "metric": (lambda: trainer(loss="mse", metrics=["r3"]).fit(net(), numbers()), ("r2",)),
     "one metric": (lambda: trainer(loss="mse", metrics="r2").fit(net(), numbers()), ("['r2']",)),
     "a list of metrics": (
