@@ -44,6 +44,7 @@ from fl_lightning.callbacks import (
 )
 from fl_lightning.callbacks.scoring import TrainingLoss
 from fl_lightning.executors import ClientResult
+from fl_lightning.federation.sampling import BernoulliSampling
 from fl_lightning.terms import SAM
 
 
@@ -287,6 +288,18 @@ def test_norms_of_duals_are_those_of_the_cohorts_states():
 def test_a_method_without_states_has_no_norms_of_duals():
     _, metrics = measured(StateNorms(1), algorithm=algorithms.fedavg())
     assert not [tag for tag in metrics[-1] if tag.startswith("dual/")]
+
+
+@pytest.mark.parametrize("measure", [StateNorms(1), EvaluateModels(samples(), every=1)])
+def test_a_round_without_clients_is_measured(measure):
+    algorithm = algorithms.scaffold().with_outer_terms(*getattr(measure, "terms", ()))
+    nobody = BernoulliSampling(0.002, may_be_empty=True)
+    run, metrics = measured(measure, algorithm=algorithm, sampler=nobody, rounds=1)
+    assert "dual/c_i" not in metrics[0]
+    if isinstance(measure, EvaluateModels):
+        assert server(run, "mean_cohort").equal(run.w.detach())
+    else:
+        assert metrics[0]["dual/c"] == 0
 
 
 def test_fedsols_strength_of_each_parameter_at_the_end_of_local_training():
