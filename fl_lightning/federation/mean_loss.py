@@ -11,12 +11,11 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 
-from fl_lightning.core.losses import TaskLoss, cross_entropy, scores_of
+from fl_lightning.core.losses import TaskLoss, counted, cross_entropy, scores_of
 from fl_lightning.core.network import functional_call
 from fl_lightning.core.prediction import is_right
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import DeviceDataset
-from fl_lightning.data.dataset import rows
 from fl_lightning.errors import UserError
 
 
@@ -111,10 +110,12 @@ class MeanLoss:
         return self._mean(of_batch)
 
     def _mean(self, of_batch: Callable[[Any, Any], Tensor]) -> Tensor:
-        """The mean over the samples of a mean over each batch."""
+        """The mean over the samples, or the targets that count, of a mean over each batch."""
+        whole = counted(self.loss, self.data.targets(self.index))
         parts = (
-            of_batch(x, y) * (rows(y) / len(self.index))
+            of_batch(x, y) * (part / whole)
             for x, y in self.data.batches(self.index, self.batch_size)
+            if (part := counted(self.loss, y))  # the mean of no target is NaN
         )
         with evaluating(self.module):
             return reduce(torch.add, parts)

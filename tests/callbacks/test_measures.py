@@ -3,6 +3,7 @@
 import csv
 from functools import partial
 from inspect import signature
+from math import isfinite
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -158,6 +159,23 @@ def test_training_samples_are_those_of_the_clients():
     expected = F.cross_entropy(out, clients.dataset.y[held]).item()
     assert TrainingLoss(run)(run.w.detach()) == pytest.approx(expected, rel=1e-9)
     assert TrainingLoss(run, samples=5)(run.w.detach()) != pytest.approx(expected, rel=1e-3)
+
+
+def test_the_global_loss_weighs_targets_alike_on_any_number_of_ranks():
+    """Of several batches, in one of which no target counts; its sums are exact if asked for."""
+
+    def found(fabric: Fabric) -> tuple[float, list[float]]:
+        clients = classification([50] * 6)
+        run = federation(Algorithm(), clients=clients, fabric=fabric, deterministic=True)
+        loss, w = TrainingLoss(run), run.w.detach()
+        for batch, kept in zip(loss._batches, (30, 100, 0), strict=True):
+            clients.dataset.y[batch[kept:]] = -100
+        loss = TrainingLoss(run)
+        return loss(w), loss.gradient(w).tolist()
+
+    alone = found(Fabric(accelerator="cpu", devices=1))
+    assert on_two_ranks(found) == (alone, alone)
+    assert isfinite(alone[0])
 
 
 def test_accuracy_by_class_and_over_clients():

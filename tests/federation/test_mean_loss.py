@@ -43,6 +43,17 @@ def test_batches_and_modes_do_not_matter_to_value_and_derivatives():
     assert all(torch.equal(t, state[name]) for name, t in module.state_dict().items())
 
 
+def test_targets_that_do_not_count_have_no_weight_in_the_mean():
+    """The first batch of four counts two targets, the second none, the third four."""
+    module, x = nn.Linear(2, 3).double(), torch.randn(12, 2, dtype=torch.float64)
+    loss = MeanLoss(module, DeviceDataset(x, torch.arange(12) % 3), batch_size=4)
+    loss.data.y[loss.index[2:8]] = -100
+    value = nn.functional.cross_entropy(module(x), loss.data.y)
+    gradient = torch.autograd.grad(value, [*module.parameters()])
+    torch.testing.assert_close(loss(loss.weights), value)
+    torch.testing.assert_close(loss.gradient(loss.weights), loss.layout.flatten(gradient))
+
+
 def test_many_weights_score_as_each_alone():
     module, data = network(), blobs()
     loss = MeanLoss(module, data, batch_size=11)
