@@ -92,8 +92,8 @@ class StateNorms(CohortMeasure):
             self.rows[client] = [float(state.norm()) for state in kept.values()]
 
     def measure(self, federation: Federation) -> Metrics:
-        initial = federation.local_training.before_visit(self.cohort[0])[0]
-        tags = [*_kept(federation, "client", initial)]
+        states = federation.local_training.before_visit(0)[0]  # of any client, for their names
+        tags = [*_kept(federation, "client", states)] if self.counted(federation) else []
         means = self.table(federation, len(tags)).mean(0).tolist()
         of_server = _kept(federation, "server", federation.server.states)
         of_clients = dict(zip(tags, means, strict=True))

@@ -80,8 +80,9 @@ class ClientScores(Measure):
         scores = dict(zip(names, table.T.numpy(), strict=True))
         rows = DataFrame({"round": round, **of_client, **scores})
         if self.file.exists():
-            before: Any = read_csv(self.file)
-            kept = (before["round"] < round) & (before["round"] % self.every == 0)
+            before: Any = read_csv(self.file, dtype=str, keep_default_na=False)  # as it is written
+            rounds = before["round"].astype(int)
+            kept = (rounds < round) & (rounds % self.every == 0)
             rows = concat([before[kept], rows])
         with atomic(self.file, "w") as file:
             rows.to_csv(file, index=False)

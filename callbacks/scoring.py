@@ -1,7 +1,7 @@
 """Accuracy, loss and gradient of models during a run; the ranks share the samples."""
 
 import csv
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
@@ -54,31 +54,42 @@ def share_of(federation: Federation, index: Tensor) -> Tensor:
 class TrainingLoss:
     """The global loss L(w): the mean over the clients' samples, without augmentation.
 
-    The ranks share the samples, so all of them call it. The model is evaluated with the global
+    The ranks share the batches, so all of them call it. The model is evaluated with the global
     buffers, in its own dtype. `samples` is a number of random ones; None is all.
     """
 
     def __init__(self, federation: Federation, samples: int | None = None):
         self.federation = federation
-        whole = training_samples(federation, samples)
         module, data = federation.load_global(), federation.clients.dataset
         self._mean = MeanLoss(module, data, loss=federation.loss)
-        self._mean.index = share_of(federation, whole)
-        self._share = len(self._mean.index) / len(whole)
+        index = training_samples(federation, samples)
+        self._batches = index.split(self._mean.batch_size)
+        self._counted = [float(counted(federation.loss, data.targets(b))) for b in self._batches]
 
     def __call__(self, w: Tensor) -> float:
         """The loss at `w`."""
-        total = torch.zeros(1, dtype=torch.float64, device=w.device)
-        if self._share:
-            total += self._share * self._mean(w)
-        self.federation.all_reduce_sum(total)
-        return total.item()
+        of_batches = w.new_zeros(len(self._batches), dtype=torch.float64)
+        for k, share in self._own():
+            of_batches[k] = share * self._mean(w)
+        self.federation.all_reduce_sum(of_batches)
+        return sum(of_batches.tolist())
 
     def gradient(self, w: Tensor) -> Tensor:
         """The gradient at `w`, a vector like `w`."""
-        total = self._share * self._mean.gradient(w) if self._share else torch.zeros_like(w)
-        self.federation.all_reduce_sum(total)
-        return total
+        sums = self.federation.local_training.sum_type(w.dtype, len(self._batches))
+        limbs = w.new_zeros(sums.limbs, len(w), dtype=sums.dtype)
+        for _, share in self._own():
+            sums.add(limbs, share * self._mean.gradient(w), 1.0)
+        self.federation.all_reduce_sum(limbs)
+        return sums.value(limbs).to(w)
+
+    def _own(self) -> Iterator[tuple[int, float]]:
+        """This rank's batches, one after another in `_mean`, with their shares of all targets."""
+        fabric, whole = self.federation.fabric, sum(self._counted)
+        for k in range(fabric.global_rank, len(self._batches), fabric.world_size):
+            if self._counted[k]:  # the mean of no target is NaN
+                self._mean.index = self._batches[k]
+                yield k, self._counted[k] / whole
 
 
 @torch.inference_mode()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import reduce
 from math import nan
 from typing import Any
 
@@ -109,14 +110,15 @@ class MeanLoss:
         return self._mean(of_batch)
 
     def _mean(self, of_batch: Callable[[Any, Any], Tensor]) -> Tensor:
-        """The mean over the samples, or the tokens that count, of a mean over each batch."""
-        total, seen = torch.zeros(()), 0.0
+        """The mean over the samples, or the targets that count, of a mean over each batch."""
+        whole = counted(self.loss, self.data.targets(self.index))
+        parts = (
+            of_batch(x, y) * (part / whole)
+            for x, y in self.data.batches(self.index, self.batch_size)
+            if (part := counted(self.loss, y))  # the mean of no target is NaN
+        )
         with evaluating(self.module):
-            for x, y in self.data.batches(self.index, self.batch_size):
-                weight = float(counted(self.loss, y))
-                if weight:  # the mean of no token is NaN
-                    total, seen = total + of_batch(x, y) * weight, seen + weight
-        return total / seen
+            return reduce(torch.add, parts)
 
     def _batch_loss(self, w: Tensor, x: Any, y: Any) -> Tensor:
         return self.loss(self._forward(w, x), y)

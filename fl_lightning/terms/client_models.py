@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from fl_lightning.core.term import Initializer, Term, View, initial
@@ -16,9 +17,10 @@ Model = Literal["cohort", "clients"]
 class ClientModels(Term):
     """Keeps means of the clients' last models u_i; it trains nothing.
 
-    `cohort` is the mean over the cohort with the method's weights. `clients` is the plain mean over
-    all clients; those that were never visited count as w^0. FedSSG's repository scores both
-    (https://arxiv.org/abs/2509.13895). The term's traffic does not count in the method's cost.
+    `cohort` is the mean over the cohort with the method's weights, w^t if it is empty. `clients` is
+    the plain mean over all clients; those that were never visited count as w^0. FedSSG's repository
+    scores both (https://arxiv.org/abs/2509.13895). The term's traffic does not count in the
+    method's cost.
     """
 
     models: tuple[Model, ...] = ("cohort", "clients")
@@ -42,7 +44,8 @@ class ClientModels(Term):
 
     def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
         if "cohort" in self.models:
-            v.mean_cohort = v.anchor + mean[0] / mean[1]
+            tiny = torch.finfo(mean[1].dtype).tiny  # without clients both are 0
+            v.mean_cohort = v.anchor + mean[0] / mean[1].clamp(min=tiny)
         if "clients" in self.models:
             v.mean_clients = v.mean_clients + v.participation * mean[-1]
         return delta

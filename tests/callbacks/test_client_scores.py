@@ -67,6 +67,19 @@ def test_a_resumed_run_has_each_row_once(tmp_path):
     pd.testing.assert_frame_equal(resumed, whole)
 
 
+def test_owners_and_numbers_stay_as_they_were_written(tmp_path):
+    x, y = data().train
+    owned = fl.FederatedData((x, y), 0.25, clients=[("07", "1e3")[k % 2] for k in range(80)])
+    options = {"loss": "mse", "callbacks": [partial(ClientScores, every=1)]}
+    for rounds in (1, 3):
+        torch.manual_seed(0)
+        trainer = fl.FederatedTrainer(rounds=rounds, run_dir=tmp_path / f"run-{rounds}", **options)
+        trainer.fit(nn.Linear(3, 1), owned)
+    first, table = ((tmp_path / f"run-{k}" / "clients.csv").read_text() for k in (1, 3))
+    assert table.startswith(first)
+    assert table.count(",07,") == table.count(",1e3,") == 3
+
+
 def test_test_rows_without_owners_are_refused(tmp_path):
     x, y = data().train
     without = fl.FederatedData((x, y), (x, y), clients=[k % 4 for k in range(80)])

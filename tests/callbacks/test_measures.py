@@ -3,6 +3,7 @@
 import csv
 from functools import partial
 from inspect import signature
+from math import isfinite
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,6 +45,7 @@ from fl_lightning.callbacks import (
 )
 from fl_lightning.callbacks.scoring import TrainingLoss
 from fl_lightning.executors import ClientResult
+from fl_lightning.federation.sampling import BernoulliSampling
 from fl_lightning.terms import SAM
 
 
@@ -157,6 +159,23 @@ def test_training_samples_are_those_of_the_clients():
     expected = F.cross_entropy(out, clients.dataset.y[held]).item()
     assert TrainingLoss(run)(run.w.detach()) == pytest.approx(expected, rel=1e-9)
     assert TrainingLoss(run, samples=5)(run.w.detach()) != pytest.approx(expected, rel=1e-3)
+
+
+def test_the_global_loss_weighs_targets_alike_on_any_number_of_ranks():
+    """Of several batches, in one of which no target counts; its sums are exact if asked for."""
+
+    def found(fabric: Fabric) -> tuple[float, list[float]]:
+        clients = classification([50] * 6)
+        run = federation(Algorithm(), clients=clients, fabric=fabric, deterministic=True)
+        loss, w = TrainingLoss(run), run.w.detach()
+        for batch, kept in zip(loss._batches, (30, 100, 0), strict=True):
+            clients.dataset.y[batch[kept:]] = -100
+        loss = TrainingLoss(run)
+        return loss(w), loss.gradient(w).tolist()
+
+    alone = found(Fabric(accelerator="cpu", devices=1))
+    assert on_two_ranks(found) == (alone, alone)
+    assert isfinite(alone[0])
 
 
 def test_accuracy_by_class_and_over_clients():
@@ -287,6 +306,18 @@ def test_norms_of_duals_are_those_of_the_cohorts_states():
 def test_a_method_without_states_has_no_norms_of_duals():
     _, metrics = measured(StateNorms(1), algorithm=algorithms.fedavg())
     assert not [tag for tag in metrics[-1] if tag.startswith("dual/")]
+
+
+@pytest.mark.parametrize("measure", [StateNorms(1), EvaluateModels(samples(), every=1)])
+def test_a_round_without_clients_is_measured(measure):
+    algorithm = algorithms.scaffold().with_outer_terms(*getattr(measure, "terms", ()))
+    nobody = BernoulliSampling(0.002, may_be_empty=True)
+    run, metrics = measured(measure, algorithm=algorithm, sampler=nobody, rounds=1)
+    assert "dual/c_i" not in metrics[0]
+    if isinstance(measure, EvaluateModels):
+        assert server(run, "mean_cohort").equal(run.w.detach())
+    else:
+        assert metrics[0]["dual/c"] == 0
 
 
 def test_fedsols_strength_of_each_parameter_at_the_end_of_local_training():

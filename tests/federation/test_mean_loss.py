@@ -43,6 +43,17 @@ def test_batches_and_modes_do_not_matter_to_value_and_derivatives():
     assert all(torch.equal(t, state[name]) for name, t in module.state_dict().items())
 
 
+def test_targets_that_do_not_count_have_no_weight_in_the_mean():
+    """The first batch of four counts two targets, the second none, the third four."""
+    module, x = nn.Linear(2, 3).double(), torch.randn(12, 2, dtype=torch.float64)
+    loss = MeanLoss(module, DeviceDataset(x, torch.arange(12) % 3), batch_size=4)
+    loss.data.y[loss.index[2:8]] = -100
+    value = nn.functional.cross_entropy(module(x), loss.data.y)
+    gradient = torch.autograd.grad(value, [*module.parameters()])
+    torch.testing.assert_close(loss(loss.weights), value)
+    torch.testing.assert_close(loss.gradient(loss.weights), loss.layout.flatten(gradient))
+
+
 def test_many_weights_score_as_each_alone():
     module, data = network(), blobs()
     loss = MeanLoss(module, data, batch_size=11)
@@ -54,19 +65,6 @@ def test_many_weights_score_as_each_alone():
     accuracy = (module(data.x).argmax(1) == data.y).double().mean()
     assert scores[0, 1] == accuracy
     assert scores[4, 1] == 0
-
-
-def test_batches_of_padded_texts_weigh_by_their_tokens():
-    torch.manual_seed(0)
-    x, y = torch.randint(5, (4, 6)), torch.randint(5, (4, 6))
-    y[0, 1:], y[1] = -100, -100
-    module = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 5)).double()
-    whole, each = (MeanLoss(module, DeviceDataset(x, y), batch_size=n) for n in (4, 1))
-    w = whole.weights
-    value = nn.functional.cross_entropy(module(x).flatten(0, 1), y.flatten())
-    torch.testing.assert_close(each(w), value)
-    torch.testing.assert_close(each.gradient(w), whole.gradient(w))
-    torch.testing.assert_close(each.scores(w[None])[0, 0], value)
 
 
 def test_few_samples_are_the_same_random_ones_every_time():
