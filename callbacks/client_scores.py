@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fl_lightning.callbacks.bases import Measure, over_clients
 from fl_lightning.callbacks.scoring import Scorer
-from fl_lightning.data import DeviceDataset, Partition
+from fl_lightning.data import DeviceDataset, Partition, own_test_split
 from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.files import atomic
@@ -42,7 +42,15 @@ class ClientScores(Measure):
     ):
         super().__init__(every)
         self.test, self.task, self.file = test, task, folder / TABLE
-        self.samples, self.owners = _own_samples(train, test, partition)
+        own = own_test_split(train, test, partition)
+        if own is None or test.domains is None:
+            raise UserError(
+                "no client has test samples of its own: give the data a fraction of each client's "
+                "samples as test, such as FederatedData(test=0.2)"
+            )
+        self.samples = {k: own[k] for k in range(len(own)) if len(own[k])}
+        held = [int(index[0]) for index in self.samples.values()]
+        self.owners = [train.domain_names[d] for d in test.domains[held].tolist()]
 
     def measure(self, federation: Federation) -> Metrics:
         federation.load_global()
@@ -86,24 +94,3 @@ class ClientScores(Measure):
             rows = concat([before[kept], rows])
         with atomic(self.file, "w") as file:
             rows.to_csv(file, index=False)
-
-
-def _own_samples(
-    train: DeviceDataset, test: DeviceDataset, partition: Partition
-) -> tuple[dict[int, Tensor], list[str]]:
-    """The positions of each client's test samples, and its owner; not of clients without any."""
-    found, owners = dict[int, Tensor](), list[str]()
-    if train.domains is not None and test.domains is not None:
-        owner = test.domains.cpu()
-        order, sizes = owner.argsort(stable=True), owner.bincount(minlength=len(train.domain_names))
-        of_domain = order.split(sizes.tolist())
-        first = train.domains.cpu()[partition.indices[partition.offsets[:-1]]]
-        held = [(k, d) for k, d in enumerate(first.tolist()) if len(of_domain[d])]
-        found = {k: of_domain[d] for k, d in held}
-        owners = [train.domain_names[d] for _, d in held]
-    if not found:
-        raise UserError(
-            "no client has test samples of its own: give the data a fraction of each client's "
-            "samples as test, such as FederatedData(test=0.2)"
-        )
-    return found, owners

@@ -1,22 +1,25 @@
-"""Test accuracy of personal models, each on the client's own samples, or on some like its data."""
+"""Test scores of personal models, each on the client's own samples, or on some like its data."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from math import nan
+from math import inf, nan
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fl_lightning.callbacks.bases import check_classes
-from fl_lightning.callbacks.scoring import write_csv
+from fl_lightning.callbacks.scoring import Scorer, write_csv
 from fl_lightning.core.prediction import PersonalModel, is_right
+from fl_lightning.core.vector import Layout
 from fl_lightning.data import DeviceDataset, Partition, matched_test_split
 from fl_lightning.errors import DivergenceError, TermError, UserError
+from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.divergence import all_finite
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.federation.fine_tuning import FineTuning
 from fl_lightning.federation.mean_loss import some_samples
+from fl_lightning.federation.server import load_model
 
 
 @dataclass(eq=False)
@@ -28,7 +31,8 @@ class Personalization:
     `matched_test_split`). A client without test samples has no score. Logs
     `personal/accuracy_<e>` and `personal/std_<e>`, mean and standard deviation over clients, for
     each number of epochs `e`, and for 0: the global model, or the one that the algorithm keeps for
-    the client. A resumed run repeats what was interrupted.
+    the client. Without classes it is the run's first score instead, as in `personal/rmse_<e>`. A
+    resumed run repeats what was interrupted.
 
     Args:
         test: The test set, on the device.
@@ -38,6 +42,11 @@ class Personalization:
         samples: Most test samples of a client that are not its own.
         batch_size: Samples a forward pass.
         own: Each client's own samples in the test set, or None.
+        task: Scores models whose targets are no classes.
+        tag: The score of the task that counts, such as test/rmse.
+
+    Raises:
+        UserError: If there are no classes, and no task or no own samples.
     """
 
     test: DeviceDataset
@@ -47,9 +56,16 @@ class Personalization:
     samples: int = 1000
     batch_size: int = 100
     own: Partition | None = None
+    task: Scorer | None = None
+    tag: str = "test/accuracy"
 
     def __post_init__(self) -> None:
-        check_classes(self.test, "fine-tuning")
+        if not (self.test.classes or (self.task and self.own)):
+            raise UserError(
+                "fine-tuning needs classes, or test samples of each client's own, as "
+                "FederatedData(test=0.2) takes them"
+            )
+        self.name = "accuracy" if self.test.classes else self.tag.rpartition("/")[2]
         if any(e < 1 for e in self.epochs):
             lowest = min(self.epochs)
             raise UserError(f"fine-tune at least one epoch, not {lowest}: 0 is scored too")
@@ -80,15 +96,16 @@ class Personalization:
         if votes.any():
             federation.should_stop = federation.preempted = True
             return {}
-        lost = scores.isnan().any(1).cpu() & (tests.sizes > 0)
+        lost = scores.isinf().any(1).cpu()
         if lost.any() and federation.on_divergence == "stop":
             shown = ", ".join(map(str, lost.nonzero().flatten().tolist()[:5]))
             raise DivergenceError(
                 f"the fine-tuning of clients {shown} is not finite (learning rate "
                 f"{tuning.lr:.3g}): lower --finetune-lr; the rounds are done and saved"
             )
+        scores = torch.where(scores.isinf(), nan, scores)
         if fabric.is_global_zero:
-            header = "client", "test_samples", *(f"accuracy_{e}" for e in self.epochs)
+            header = "client", "test_samples", *(f"{self.name}_{e}" for e in self.epochs)
             rows = zip(range(len(scores)), tests.sizes.tolist(), *scores.T.tolist(), strict=True)
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_csv(self.path, [header, *rows])
@@ -105,10 +122,17 @@ class Personalization:
         scores = torch.zeros(size, dtype=torch.float64, device=federation.w.device)
         for column, epochs in enumerate(self.epochs):
             for client, (w, buffers) in zip(mine, tuning.models(mine, epochs), strict=True):
-                model, score = tuning.personal_model(client, w, buffers), nan
-                if len(tests[client]) and all_finite(w):
-                    score = self._accuracy(model, federation, tests[client])
-                scores[client, column] = score
+                if not len(index := tests[client]):
+                    scores[client, column] = nan
+                elif not all_finite(w):
+                    scores[client, column] = inf
+                elif self.test.classes:
+                    model = tuning.personal_model(client, w, buffers)
+                    scores[client, column] = self._accuracy(model, federation, index)
+                elif self.task:
+                    with holding(federation.module, tuning.layout, w, buffers):
+                        found = self.task.scores(self.test, "test", index, fabric.autocast)
+                    scores[client, column] = found[self.tag]
                 if federation.preempt_requested:
                     scores[-1] = 1
                     return scores
@@ -118,7 +142,7 @@ class Personalization:
         metrics = Metrics()
         for e, of_clients in zip(self.epochs, scores.T, strict=True):
             finite = of_clients[~of_clients.isnan()]
-            metrics[f"personal/accuracy_{e}"] = float(finite.mean())
+            metrics[f"personal/{self.name}_{e}"] = float(finite.mean())
             metrics[f"personal/std_{e}"] = float(finite.std(correction=0))
         return metrics
 
@@ -135,3 +159,17 @@ class Personalization:
                     )
                 right += int(is_right(scores, y).sum())
         return right / len(index)
+
+
+@contextmanager
+def holding(module: nn.Module, layout: Layout, w: Tensor, buffers: Buffers) -> Iterator[None]:
+    """A context in which a module has other weights and buffers."""
+    own = [*module.parameters(), *module.buffers()]
+    before = [t.detach().clone() for t in own]
+    load_model(module, layout, w, buffers)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for t, value in zip(own, before, strict=True):
+                t.copy_(value)

@@ -1,16 +1,39 @@
-"""Test samples for each client, with the client's own mix of classes."""
+"""Test samples for each client: its own, or some with its mix of classes."""
 
 import torch
 from torch import Tensor
 
 from fl_lightning.core.constraints import PositiveInt, checked
 from fl_lightning.core.randomness import generator
+from fl_lightning.data.dataset import DeviceDataset
 from fl_lightning.data.partition import Partition
 from fl_lightning.data.partition_draws import check_labels
 from fl_lightning.errors import UserError
 
 KEYS_PER_DRAW = 2**22
 """Random keys drawn together."""
+
+
+def own_test_split(
+    train: DeviceDataset, test: DeviceDataset, partition: Partition
+) -> Partition | None:
+    """The test samples with the owner, or domain, of each client's training samples.
+
+    Returns:
+        A client may be empty. None if owners are not known, if a client has training samples of
+        several, or if no client has test samples.
+    """
+    if train.domains is None or test.domains is None:
+        return None
+    of_sample, sizes = train.domains.cpu()[partition.indices], partition.sizes
+    first = of_sample[partition.offsets[:-1][sizes > 0]]
+    if not of_sample.equal(first.repeat_interleave(sizes[sizes > 0])):
+        return None
+    counts = test.domains.cpu().bincount(minlength=len(train.domain_names))
+    of_domain = test.domains.cpu().argsort(stable=True).split(counts.tolist())
+    none, domains = of_domain[0][:0], iter(first.tolist())
+    own = [of_domain[next(domains)] if size else none for size in sizes.tolist()]
+    return Partition.from_lists(own) if any(map(len, own)) else None
 
 
 @checked

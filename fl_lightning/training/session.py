@@ -12,7 +12,7 @@ from fl_lightning.algorithms.modifiers import method_name
 from fl_lightning.callbacks import Checkpoint, Personalization, ProgressBar, TensorBoard
 from fl_lightning.callbacks.privacy import PrivacyAccountant, is_private
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.data import CropFlip
+from fl_lightning.data import CropFlip, own_test_split
 from fl_lightning.distributed.determinism import deterministic_algorithms
 from fl_lightning.distributed.signals import (
     EXIT_PREEMPTED,
@@ -184,8 +184,10 @@ class Session:
         hooks += [*scored, *own, progress, checkpoint]  # which saves the states of the others
         if o.finetune_epochs:
             scores = run.path / "personal.csv"
+            own_tests = own_test_split(data.train, data.test, data.partition)
             settings = data.test, o.finetune_epochs, scores, o.finetune_lr
-            hooks += [Personalization(*settings, own=data.own_tests)]
+            monitor = scored[0].monitor if scored else ""
+            hooks += [Personalization(*settings, own=own_tests, task=task, tag=monitor)]
         try:
             over = self._fit(progress)
         finally:

@@ -1,5 +1,6 @@
 """What a run prints: the summary before the first round, and the results after the last."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
@@ -146,14 +147,16 @@ def _scores(tag: str, scores: Mapping[int, float], best: int, validated: bool) -
 
 
 def _personal(recorded: Scalars) -> str:
-    """The accuracy of the clients' personal models, if it was scored."""
+    """The score of the clients' personal models, if there is one."""
     last = {tag: [*values.values()][-1] for tag, values in recorded.items() if values}
-    epochs = [tag.rpartition("_")[2] for tag in last if tag.startswith("personal/accuracy_")]
-    scores = ", ".join(
-        f"{last[f'personal/accuracy_{n}']:.2%} ± {last[f'personal/std_{n}']:.2%} after {n}"
-        for n in epochs
-    )
-    return f"personal models, mean ± std: {scores} epochs" if epochs else ""
+    scores, name = list[str](), ""
+    for tag in (tag for tag in last if re.match("personal/(?!std_)", tag)):
+        name, _, epochs = tag.partition("/")[2].rpartition("_")
+        mean, deviation = last[tag], last[f"personal/std_{epochs}"]
+        digits = ".2%" if name == "accuracy" else ".4g"
+        scores.append(f"{mean:{digits}} ± {deviation:{digits}} after {epochs}")
+    of = "" if name == "accuracy" else f" {name},"
+    return f"personal models,{of} mean ± std: {', '.join(scores)} epochs" if scores else ""
 
 
 def _differs(actual: float, asked: float) -> bool:

@@ -105,7 +105,11 @@ def test_a_loss_of_ones_own_with_options(csv, tmp_path):
         ("--data.target score --data.clients user --loss mze", "mse"),
         ("--data.target score --data.clients user --loss mse --metric rms", "rmse"),
         ("--data.target score --data.clients user --loss mse --partition iid", "--clients"),
-        ("--data.target score --data.clients user --loss mse --finetune-epochs 1", "classes"),
+        (
+            "--data.target score --data.clients user --loss mse "
+            "--partition iid --clients 3 --finetune-epochs 1",
+            "classes",
+        ),
         ("--data.target score --data.clients user --loss mse --callback class_accuracy", "classes"),
     ],
 )

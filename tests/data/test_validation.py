@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fl_lightning import DeviceDataset, Partition
-from fl_lightning.data import hold_out, hold_out_of_clients, schemes
+from fl_lightning.data import hold_out, hold_out_of_clients, own_test_split, schemes
 
 
 def test_every_client_gives_its_share_and_keeps_the_rest() -> None:
@@ -53,3 +53,22 @@ def test_a_test_set_is_split() -> None:
         assert half.y.equal(half.x.flatten().long() % 5)
         assert half.domains is not None
         assert half.domains.equal(half.x.flatten().long() % 2)
+
+
+def test_own_test_samples_have_the_owner_of_all_training_samples():
+    def samples(*owners: int) -> DeviceDataset:
+        domains, names = torch.tensor(owners), ("ann", "bob", "cem")
+        return DeviceDataset(
+            torch.zeros(len(owners), 1),
+            torch.zeros(len(owners)),
+            domains=domains,
+            domain_names=names,
+        )
+
+    train, test = samples(0, 1, 0, 2), samples(2, 0, 2)
+    own = own_test_split(train, test, Partition.from_lists([[0, 2], [], [1], [3]]))
+    assert own is not None
+    assert [own[k].tolist() for k in range(4)] == [[1], [], [], [0, 2]]
+    assert own_test_split(train, test, Partition.from_lists([[0, 1]])) is None
+    assert own_test_split(train, test, Partition.from_lists([[1]])) is None
+    assert own_test_split(train, DeviceDataset(test.x, test.y), own) is None

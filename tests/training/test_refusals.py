@@ -358,8 +358,8 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("Lit", "BatchNorm", "batch_size"),
     ),
     "fine-tuning": (
-        lambda: trainer(loss="mse", finetune_epochs=1).fit(net(), numbers(test=0.2)),
-        ("finetune_epochs", "classes"),
+        lambda: trainer(loss="mse", finetune_epochs=1).fit(net(), numbers(test=(X, Y))),
+        ("finetune_epochs", "classes", "test=0.2"),
     ),
     "nothing to score": (lambda: trainer().validate(data=data()), ("fit",)),
     "nothing to score on": (lambda: trainer().validate(Lit()), ("data=",)),
