@@ -20,11 +20,11 @@ TABLE = "clients.csv"
 class ClientScores(Measure):
     """Scores the global model on each client's own test samples, by the metrics of the run.
 
-    A client's test samples have the same owner (or domain) as its training samples. Writes
-    `clients.csv`, one row for each client and measured round, and adds for each metric
-    `clients/<metric>`, `clients/<metric>_std` and `clients/<metric>_worst10`: mean and standard
-    deviation over clients, and the mean over the worst tenth of them. TensorBoard shows the
-    distribution.
+    A client's test samples are those that were taken of it, or else have the owner (or domain) of
+    all its training samples. Writes `clients.csv`, one row for each client and measured round, and
+    adds for each metric `clients/<metric>`, `clients/<metric>_std` and `clients/<metric>_worst10`:
+    mean and standard deviation over clients, and the mean over the worst tenth of them. TensorBoard
+    shows the distribution.
 
     Raises:
         UserError: If no client has test samples of its own.
@@ -38,10 +38,11 @@ class ClientScores(Measure):
         task: Scorer,
         folder: Path,
         every: int = 10,
+        own_tests: Partition | None = None,
     ):
         super().__init__(every)
         self.test, self.task, self.file = test, task, folder / TABLE
-        self.samples, self.owners = _own_samples(train, test, partition)
+        self.samples, self.owners = _own_samples(train, test, partition, own_tests)
 
     def measure(self, federation: Federation) -> Metrics:
         federation.load_global()
@@ -86,18 +87,23 @@ class ClientScores(Measure):
 
 
 def _own_samples(
-    train: DeviceDataset, test: DeviceDataset, partition: Partition
+    train: DeviceDataset, test: DeviceDataset, partition: Partition, own_tests: Partition | None
 ) -> tuple[dict[int, Tensor], list[str]]:
     """The positions of each client's test samples, and its owner; not of clients without any."""
     found, owners = dict[int, Tensor](), list[str]()
-    if train.domains is not None and test.domains is not None:
+    if own_tests is not None:  # a sample of several clients is of each
+        found = {k: own_tests[k] for k in range(len(own_tests)) if len(own_tests[k])}
+        owners = [train.domain_names[k] for k in found]
+    elif train.domains is not None and test.domains is not None:
         owner = test.domains.cpu()
         order, sizes = owner.argsort(stable=True), owner.bincount(minlength=len(train.domain_names))
         of_domain = order.split(sizes.tolist())
-        first = train.domains.cpu()[partition.indices[partition.offsets[:-1]]]
-        held = [(k, d) for k, d in enumerate(first.tolist()) if len(of_domain[d])]
-        found = {k: of_domain[d] for k, d in held}
-        owners = [train.domain_names[d] for _, d in held]
+        held = train.domains.cpu()[partition.indices]
+        first = held[partition.offsets[:-1]]
+        mixed = partition.where(held != first.repeat_interleave(partition.sizes)).sizes > 0
+        known = [(k, d) for k, d in enumerate(first.tolist()) if len(of_domain[d]) and not mixed[k]]
+        found = {k: of_domain[d] for k, d in known}
+        owners = [train.domain_names[d] for _, d in known]
     if not found:
         raise UserError(
             "no client has test samples of its own: give the data a fraction of each client's "
