@@ -11,7 +11,8 @@
 
 A class or function that makes callbacks gets the parts of the run that its parameters name: the
 data sets `train`, `test` and `validation` (or None) on the device, `partition`, the training
-samples of each client, `task`, which scores a model, and `folder`, that of the run.
+samples of each client, `own_tests`, those in `test` that were taken of each (or None), `task`,
+which scores a model, and `folder`, that of the run.
 
 A callback may need something in the training. A recipe's run gives it what its attributes name:
 

@@ -20,12 +20,12 @@ TABLE = "clients.csv"
 class ClientScores(Measure):
     """Scores the global model on each client's own test samples, by the metrics of the run.
 
-    A client's test samples have the same owner (or domain) as its training samples. Writes
-    `clients.csv`, one row for each client and measured round, and adds for each metric
-    `clients/<metric>`, `clients/<metric>_std` and `clients/<metric>_worst10`: mean and standard
-    deviation over clients, and the mean over the worst tenth of them. A client does not count whose
-    samples do not define the metric, such as AUROC of one class. TensorBoard shows the
-    distribution.
+    A client's test samples are those that were taken of it, or else have the owner (or domain) of
+    all its training samples. Writes `clients.csv`, one row for each client and measured round, and
+    adds for each metric `clients/<metric>`, `clients/<metric>_std` and `clients/<metric>_worst10`:
+    mean and standard deviation over clients, and the mean over the worst tenth of them. A client
+    does not count whose samples do not define the metric, such as AUROC of one class. TensorBoard
+    shows the distribution.
 
     Raises:
         UserError: If no client has test samples of its own.
@@ -39,18 +39,19 @@ class ClientScores(Measure):
         task: Scorer,
         folder: Path,
         every: int = 10,
+        own_tests: Partition | None = None,
     ):
         super().__init__(every)
         self.test, self.task, self.file = test, task, folder / TABLE
-        own = own_test_split(train, test, partition)
+        own = own_tests or own_test_split(train, test, partition)
         if own is None or test.domains is None:
             raise UserError(
                 "no client has test samples of its own: give the data a fraction of each client's "
                 "samples as test, such as FederatedData(test=0.2)"
             )
         self.samples = {k: own[k] for k in range(len(own)) if len(own[k])}
-        held = [int(index[0]) for index in self.samples.values()]
-        self.owners = [train.domain_names[d] for d in test.domains[held].tolist()]
+        owner = {k: int(test.domains[index[0]]) for k, index in self.samples.items()}
+        self.owners = [train.domain_names[k if own_tests else owner[k]] for k in self.samples]
 
     def measure(self, federation: Federation) -> Metrics:
         federation.load_global()

@@ -15,7 +15,7 @@ from fl_lightning.errors import nearest
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.converters import convert, metavar, shown
 
-RUN_PARTS = "train", "test", "validation", "partition", "task", "folder"
+RUN_PARTS = "train", "test", "validation", "partition", "own_tests", "task", "folder"
 """Parameters of a callback that the run fills in."""
 
 CHOICES = {

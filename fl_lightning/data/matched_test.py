@@ -20,19 +20,18 @@ def own_test_split(
     """The test samples with the owner, or domain, of each client's training samples.
 
     Returns:
-        A client may be empty. None if owners are not known, if a client has training samples of
-        several, or if no client has test samples.
+        A client with training samples of several owners has none. None if owners are not known, or
+        no client has test samples.
     """
     if train.domains is None or test.domains is None:
         return None
     of_sample, sizes = train.domains.cpu()[partition.indices], partition.sizes
-    first = of_sample[partition.offsets[:-1][sizes > 0]]
-    if not of_sample.equal(first.repeat_interleave(sizes[sizes > 0])):
-        return None
+    first = of_sample[partition.offsets[:-1].clamp(max=len(of_sample) - 1)]
+    mixed = partition.where(of_sample != first.repeat_interleave(sizes)).sizes > 0
     counts = test.domains.cpu().bincount(minlength=len(train.domain_names))
     of_domain = test.domains.cpu().argsort(stable=True).split(counts.tolist())
-    none, domains = of_domain[0][:0], iter(first.tolist())
-    own = [of_domain[next(domains)] if size else none for size in sizes.tolist()]
+    known = ((sizes > 0) & ~mixed).tolist()
+    own = [of_domain[d][: None if k else 0] for d, k in zip(first.tolist(), known, strict=True)]
     return Partition.from_lists(own) if any(map(len, own)) else None
 
 

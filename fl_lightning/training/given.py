@@ -7,7 +7,7 @@ from typing import Any
 
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.vector import Layout
-from fl_lightning.data import CropFlip, DeviceDataset, Partition, own_test_split
+from fl_lightning.data import CropFlip
 from fl_lightning.data.federated import FederatedData
 from fl_lightning.errors import UserError
 from fl_lightning.federation.trials import dry_run
@@ -44,13 +44,14 @@ def tried(
         None if getattr(data, part) is None else task.dataset(data, part)
         for part in ("test", "validation")
     )
-    if o.finetune_epochs and not (test and _scores_clients(train, test, data.partition)):
+    own_tests = data.parts.get("test")
+    if o.finetune_epochs and not (test and (train.classes or own_tests)):
         raise UserError(
             "finetune_epochs scores clients by classes, or on test rows of their own: give "
             "FederatedData test=0.2"
         )
     test = train.subset(slice(0, 0)) if test is None else test
-    made = RunData(train, test, data.partition, data.partition, validation)
+    made = RunData(train, test, data.partition, data.partition, validation, own_tests)
     if task.metrics and not made.scored():
         raise UserError(
             "metrics are scored on a test or validation part: give FederatedData test=0.2"
@@ -63,11 +64,6 @@ def tried(
         for part, dataset in made.scored():
             task.try_out(dataset, part)
     return Parts(task, made, parts.with_general_options(algorithm, o))
-
-
-def _scores_clients(train: DeviceDataset, test: DeviceDataset, clients: Partition) -> bool:
-    """Whether each client has test samples: some with its classes, or its own."""
-    return bool(train.classes or own_test_split(train, test, clients))
 
 
 def _nothing(**_: Any) -> None:

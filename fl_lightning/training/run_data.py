@@ -54,6 +54,7 @@ class RunData:
         partition: The samples that each client trains on.
         whole: The partition with the samples of the validation part, as it was made.
         validation: The validation part, or None.
+        own_tests: The test samples that were taken of each client, or None.
     """
 
     train: DeviceDataset
@@ -61,6 +62,7 @@ class RunData:
     partition: Partition
     whole: Partition
     validation: DeviceDataset | None = None
+    own_tests: Partition | None = None
 
     def scored(self) -> list[tuple[str, DeviceDataset]]:
         """The parts that the global model is scored on, by name; the last one chooses the best."""

@@ -184,10 +184,10 @@ class Session:
         hooks += [*scored, *own, progress, checkpoint]  # which saves the states of the others
         if o.finetune_epochs:
             scores = run.path / "personal.csv"
-            own_tests = own_test_split(data.train, data.test, data.partition)
+            tests = data.own_tests or own_test_split(data.train, data.test, data.partition)
             settings = data.test, o.finetune_epochs, scores, o.finetune_lr
             monitor = scored[0].monitor if scored else ""
-            hooks += [Personalization(*settings, own=own_tests, task=task, tag=monitor)]
+            hooks += [Personalization(*settings, own=tests, task=task, tag=monitor)]
         try:
             over = self._fit(progress)
         finally:

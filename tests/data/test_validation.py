@@ -69,6 +69,8 @@ def test_own_test_samples_have_the_owner_of_all_training_samples():
     own = own_test_split(train, test, Partition.from_lists([[0, 2], [], [1], [3]]))
     assert own is not None
     assert [own[k].tolist() for k in range(4)] == [[1], [], [], [0, 2]]
-    assert own_test_split(train, test, Partition.from_lists([[0, 1]])) is None
+    mixed = own_test_split(train, test, Partition.from_lists([[0, 1], [3]]))
+    assert mixed is not None
+    assert mixed.sizes.tolist() == [0, 2]
     assert own_test_split(train, test, Partition.from_lists([[1]])) is None
     assert own_test_split(train, DeviceDataset(test.x, test.y), own) is None

@@ -102,11 +102,10 @@ def test_a_signal_stops_a_fit_after_a_checkpoint(tmp_path: Path, capsys: Any) ->
         ({"loss": partial(F.huber_loss, delta=0.5)}, {"loss": F.huber_loss}, "delta=0.5"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:Using a target size")
 def test_a_resumed_fit_keeps_its_loss(
     before: dict[str, Any], now: dict[str, Any], word: str, tmp_path: Path
 ) -> None:
-    given = fl.FederatedData((torch.randn(20, 3), torch.randn(20)), clients=[0, 1] * 10)
+    given = fl.FederatedData((torch.randn(20, 3), torch.randn(20, 1)), clients=[0, 1] * 10)
     trainer(run_dir=tmp_path / "run", **before).fit(nn.Linear(3, 1), given)
     with pytest.raises(fl.UserError, match=re.escape(word)):
         trainer(run_dir=tmp_path / "run", rounds=3, **now).fit(nn.Linear(3, 1), given, resume=True)

@@ -265,7 +265,7 @@ def test_runs_are_compared_by_their_first_score(capsys: Any) -> None:
         assert next(iter(runs[0].scores.items())) == (f"test/{name}", larger)
         capsys.readouterr()
         main(["compare", *(str(run.path) for run in runs), "--rows", "rounds", "--format", "csv"])
-        assert f",test/{name}," in capsys.readouterr().out
+        assert f'"last 10, test/{name}",' in capsys.readouterr().out
 
 
 def test_the_worst_clients_are_those_of_the_metrics_direction(capsys: Any) -> None:

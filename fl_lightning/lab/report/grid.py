@@ -67,7 +67,8 @@ def grid(
     """
     if not scores:
         raise UserError("there are no scores: name one at least, such as last")
-    made, known = [*map(make_score, scores)], published or {}
+    made = [*{score.name: score for score in map(make_score, scores)}.values()]
+    known = published or {}
     columns = [""] * len(runs) if columns is None else columns
     first = columns.categories if isinstance(columns, Categorical) else ()
     headings = [*dict.fromkeys([*first, *(c for row in known.values() for c in row), *columns])]

@@ -192,7 +192,8 @@ def round_seconds() -> Score:
 def of_tag(tag: str, evaluations: PositiveInt = 1) -> Score:
     """Mean of a scalar of `metrics.csv` over the last rounds that recorded it."""
     better = True if higher_is_better(tag) else False if "loss" in tag else None
-    return Score(tag, lambda run: _last(_column(run, tag), evaluations), 4, better, "rounds")
+    name = tag if evaluations == 1 else f"last {evaluations}, {tag}"
+    return Score(name, lambda run: _last(_column(run, tag), evaluations), 4, better, "rounds")
 
 
 def main_tag(runs: Sequence[Run]) -> str:

@@ -105,7 +105,7 @@ def test_a_mean_over_fewer_evaluations_than_named_is_noted(tmp_path):
     table = compared(tmp_path).table(["last:3", "last:2", "final", "test/accuracy:3"])
     assert [note.partition(" of the")[0] for note in table.notes] == [
         "last 3, %: 1",
-        "test/accuracy: 1",
+        "last 3, test/accuracy: 1",
     ]
 
 
@@ -185,6 +185,17 @@ def test_seconds_to_a_target_are_those_of_training(tmp_path):
     table.write_text(table.read_text().replace("time/round_s", "time/train_s"))
     (row,) = cells(compared(tmp_path), "seconds_to:80", "time/train_s")
     assert (row["s to 80%"], row["time/train_s"]) == ("1", "0.5000")
+
+
+def test_scores_of_one_scalar_have_columns_of_their_own_and_equal_ones_share_one(tmp_path):
+    run(tmp_path / "a", [0.5, 0.7, 0.9])
+    names = ["test/accuracy", "test/accuracy:2", "last", "last:10"]
+    (row,) = cells(compared(tmp_path), *names)
+    assert {k: v for k, v in row.items() if k != "method"} == {
+        "test/accuracy": "0.9000",
+        "last 2, test/accuracy": "0.8000",
+        "last 10, %": "70.00",
+    }
 
 
 WRONG = "lats rounds_to rounds_to:x last:-1 best:2 last:nan last:3.7 last:0.5 test/loss:1.5"
