@@ -7,7 +7,9 @@ compute what it computes. A traced program runs as it is here, without the compi
 there, a file that cannot be set up fails by name.
 """
 
+import json
 from collections import OrderedDict
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,17 +75,29 @@ def model(theta: torch.Tensor) -> nn.Module:
     return net
 
 
+@dataclass(eq=False)
+class ShortVisits(ClientData):
+    """Clients of whom none takes more than `most` steps in a visit."""
+
+    most: int | None = None
+
+    def num_steps(self, client: int) -> int:
+        made = super().num_steps(client)
+        return made if self.most is None else min(made, self.most)
+
+
 def federation(
     fabric: Fabric, setup: Setup, problem: np.lib.npyio.NpzFile, data: str, executor: str
 ) -> Federation:
     x, y = torch.from_numpy(problem[f"{data}_x"]), torch.from_numpy(problem[f"{data}_y"])
     owners = torch.arange(10).repeat_interleave(torch.from_numpy(problem[f"{data}_sizes"]))
-    clients = ClientData(
+    clients = ShortVisits(
         DeviceDataset(x, y, classes=tuple("abcde")),
         Partition.from_owners(owners, 10),
         batch_size=setup.batch_size,
         epochs=setup.epochs,
         steps=setup.steps,
+        most=setup.most,
         shuffle=False,
     )
     lr = setup.algorithm.local([torch.nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
@@ -133,3 +147,14 @@ def test_replays_the_authors_trajectory(
         assert state.shape == recorded[name].shape
         error = float(np.abs(state - recorded[name]).max())
         assert error <= tolerance, f"state {name} is off by {error}"
+
+
+def test_no_visit_is_longer_than_the_recorded_K(tmp_path: Path, fabric: Fabric) -> None:
+    recorded = json.loads(str(np.load(HERE / "adamw-fedadamw-llm.npz")["hparams"]))
+    recorded |= {"dataset": "ragged", "values": recorded["values"] | {"K": 3}}
+    path = tmp_path / "adamw-fedadamw-ragged-llm.npz"
+    np.savez(path, hparams=json.dumps(recorded))
+    setup, data = set_up(path)
+    run = federation(fabric, setup, np.load(HERE / "problem.npz"), data, "sequential")
+    assert [run.clients.num_steps(i) for i in range(10)] == [2] + 9 * [3]
+    assert setup.algorithm.terms[0].count == 3  # which is what a round adds in this script

@@ -180,11 +180,10 @@ def fednsam(words: list[str], h: dict[str, Any]) -> Setup:
         ascent="momentum" if words[0] == "onepass" else "local",
         memory="as_released" if "asis" in words else "accumulated",
     )
-    steps = h.get("K", 50)  # of which a larger client takes no more
     local = partial(SGD, lr=h["lr"], weight_decay=h["weight_decay"])
-    algorithm = adapted(algorithm, local=local, rate=lambda k, K: float(k < steps))
+    algorithm, schedule = adapted(algorithm, local=local), cosine(1, 0, h["epoch"])
     states = {"momentum": of_server("m")}
-    return Setup(algorithm, cosine(1, 0, h["epoch"]), h["batch_size"], h["E"], None, states)
+    return Setup(algorithm, schedule, h["batch_size"], h["E"], None, states, most=h.get("K"))
 
 
 # FedSWA's repository
@@ -206,7 +205,7 @@ class DividedVariate(MovingVariate):
 
     def report(self, w: Tensor, v: Any) -> Tensor:
         by_sum, old = (v.origin - w) / v.lr_sum, v.c_i
-        made = v.steps + 1 if self.steps is None else v.steps.clamp(max=self.steps)
+        made = v.steps + 1 if self.steps is None else v.steps
         v.c_i = old - v.c + by_sum * made / (self.steps or v.steps)
         return v.c_i - v.c
 
@@ -223,8 +222,8 @@ class PlacesVariate(Term):
         return oracle(w) + v.c - self._here(v) @ v.c_pos
 
     def report(self, w: Tensor, v: Any) -> Any:
-        old, made = self._here(v) @ v.c_pos, v.steps.clamp(max=self.steps)
-        new = old - v.c + (v.origin - w) / v.lr_sum * made / self.steps
+        old = self._here(v) @ v.c_pos
+        new = old - v.c + (v.origin - w) / v.lr_sum * v.steps / self.steps
         return new - v.c, self._here(v)[:, None] * (new - old)
 
     def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
@@ -239,7 +238,7 @@ class PlacesVariate(Term):
 
 
 def fedswa(words: list[str], h: dict[str, Any]) -> Setup:
-    steps = h.get("K")  # of which a larger client takes no more
+    most = None
     local = partial(SGD, lr=h["lr"], weight_decay=h["weight_decay"])
     states = {"c_i": of_clients("c_i"), "c": of_server("c"), "c_pos": of_server("c_pos")}
     if words[0] == "fedswa":
@@ -249,11 +248,10 @@ def fedswa(words: list[str], h: dict[str, Any]) -> Setup:
         algorithm = algorithms.fedmoswa(h["server_beta"])
         algorithm = algorithm.replace(terms=[DividedVariate(h["server_beta"])])
     else:
-        variate = DividedVariate if "byclient" in words else PlacesVariate
-        term = variate(gamma=h["server_beta"], steps=steps)
-        algorithm = Algorithm(term, rate=lambda k, K: float(k < steps))
-    algorithm = adapted(algorithm, local=local)
-    return Setup(algorithm, cosine(1, 0, h["epoch"]), h["batch_size"], h["E"], None, states)
+        variate, most = DividedVariate if "byclient" in words else PlacesVariate, h["K"]
+        algorithm = Algorithm(variate(gamma=h["server_beta"], steps=most))
+    algorithm, schedule = adapted(algorithm, local=local), cosine(1, 0, h["epoch"])
+    return Setup(algorithm, schedule, h["batch_size"], h["E"], None, states, most=most)
 
 
 class AscentByDelta(ReleasedTOGA):

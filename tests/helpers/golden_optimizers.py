@@ -22,11 +22,14 @@ def changed(algorithm: Algorithm, kind: type, **changes: Any) -> Algorithm:
 def averaging(
     algorithm: Algorithm, h: dict[str, Any], states: dict[str, State], count: float = 8.0
 ) -> Setup:
-    """FedMuon's, FedAdamW's and FedPAC's repositories share one set-up, with K given."""
+    """FedMuon's, FedAdamW's and FedPAC's repositories share one set-up, with K given.
+
+    No client takes more than K steps.
+    """
     algorithm = changed(changed(algorithm, Alignment, steps=h["K"]), AdamW, count=count)
     server = partial(SGD, lr=h.get("lg", 1.0))
     algorithm = algorithm.replace(local=partial(SGD, lr=h["lr"]), server=server)
-    return Setup(algorithm, cosine(1, 0, h["epoch"]), 5, h["E"], None, states)
+    return Setup(algorithm, cosine(1, 0, h["epoch"]), 5, h["E"], None, states, most=h["K"])
 
 
 def muon(words: list[str], h: dict[str, Any], method: str = "fedmuon") -> Setup:
@@ -58,7 +61,8 @@ def adamw(words: list[str], h: dict[str, Any]) -> Setup:
         alignment="mixed" if "llm" in words else "added",
     )
     states = {"delta_g": of_server("Delta"), "v_mean" if block else "v_bar": of_server("sbar")}
-    return averaging(made, h, states, 7.2 if "ragged" in words else 8.0)
+    count = h["K"] if "llm" in words else 7.2 if "ragged" in words else 8.0
+    return averaging(made, h, states, count)
 
 
 def lmo(words: list[str], h: dict[str, Any]) -> Setup:

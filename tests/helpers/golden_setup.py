@@ -30,6 +30,7 @@ class Setup:
         batch_size, epochs, steps: How a visit is cut into batches.
         states: What the file's arrays are in our states, after the last round.
         paths: The same after each round.
+        most: Steps that end a visit early; None is no limit.
     """
 
     algorithm: Algorithm
@@ -39,6 +40,7 @@ class Setup:
     steps: int | None
     states: dict[str, State]
     paths: dict[str, State] = field(default_factory=dict)
+    most: int | None = None
 
 
 def method_of(words: list[str], methods: dict[str, Any]) -> tuple[Any, set[str]]:
