@@ -181,7 +181,8 @@ class GradientTransform(Optimizer):
             )
         for p, part in zip(params, split(direction, params), strict=True):
             if p.grad is not None or not losses:  # not losses: the transform took no gradient
-                p.grad = part.to(p)
+                # laid out in memory as p, like autograd's: fused optimizers read both in one order
+                p.grad = part.to(p) if p.is_contiguous() else torch.empty_like(p).copy_(part)
         self.base.step()
         return losses[0] if losses else None
 

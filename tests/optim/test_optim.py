@@ -22,7 +22,7 @@ from optimizers import (
     wrappers,
 )
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD, Adam, Optimizer
 
 from fl_lightning import optim, terms
 from fl_lightning.optim import ASAM, GSAM, LESAM, SAM, GradientTransform
@@ -103,6 +103,16 @@ def test_no_perturbation_is_the_base_optimizer_bit_for_bit(wrap, base):
     train(model, wrap(base(model.parameters())), data)
     train(other, base(other.parameters()), data)
     assert_equal(model, other)
+
+
+@pytest.mark.parametrize("kind", [SGD, Adam])
+def test_a_fused_optimizer_steps_weights_of_any_order_in_memory(kind):
+    model = network()
+    model[0].weight = nn.Parameter(model[0].weight.detach().T.contiguous().T)
+    other = copy.deepcopy(model)
+    train(model, SAM(kind(model.parameters(), lr=0.1, fused=True), rho=0.0), batches(3))
+    train(other, kind(other.parameters(), lr=0.1), batches(3))
+    assert_equal(model, other, **EXACT)
 
 
 def test_lesam_takes_one_pass_at_the_weights_plus_rho_times_the_unit_direction():
