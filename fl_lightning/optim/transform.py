@@ -165,7 +165,7 @@ class GradientTransform(Optimizer):
             gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
             if any(g.is_sparse for g in gradients):
                 raise UserError("a gradient is sparse: use nn.Embedding(..., sparse=False)")
-            return gradients[0].detach().reshape(-1) if len(params) == 1 else flat(gradients)
+            return self._joined(gradients)
 
         try:
             direction = self.transform(BatchOracle(evaluate), w)
@@ -206,6 +206,10 @@ class GradientTransform(Optimizer):
                 )
         self._began = True
         return loss
+
+    def _joined(self, gradients: Sequence[Tensor]) -> Tensor:
+        """One vector, a copy: DDP writes the next gradients into the memory of these."""
+        return flat(gradients)
 
     def _buffer_values(self) -> list[Tensor]:
         return cloned([*self.buffers()])

@@ -115,6 +115,21 @@ def test_a_fused_optimizer_steps_weights_of_any_order_in_memory(kind):
     assert_equal(model, other, **EXACT)
 
 
+def test_a_closure_may_use_the_memory_of_a_gradient_again():
+    """As DDP does, with gradient_as_bucket_view."""
+
+    def closure_into(memory: Tensor | None, model: nn.Module) -> None:
+        (g,) = gradients(model, *batches(1)[0])
+        model.weight.grad = g if memory is None else memory.copy_(g)
+
+    model, other = nn.Linear(4, 3, bias=False).double(), nn.Linear(4, 3, bias=False).double()
+    other.load_state_dict(model.state_dict())
+    for linear, memory in ((model, None), (other, torch.empty_like(model.weight))):
+        optimizer = GSAM(SGD(linear.parameters(), lr=0.1), rho=0.5)
+        optimizer.step(partial(closure_into, memory, linear))
+    assert_equal(model, other)
+
+
 def test_lesam_takes_one_pass_at_the_weights_plus_rho_times_the_unit_direction():
     model = network()
     direction = weights(network(seed=1))
