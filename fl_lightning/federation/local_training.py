@@ -176,7 +176,7 @@ class LocalTraining:
 
     def lr(self, round: int) -> float:
         """The local learning rate of a round, before `Algorithm.rate`."""
-        return self._lr(round, self.server.rounds)
+        return float(self._lr(round, self.server.rounds))
 
     def settings(self, round: int) -> str:
         """Learning rate and algorithm, for messages about divergence."""
@@ -267,7 +267,7 @@ class LocalTraining:
                 f"the algorithm's rate gives {shorten(str(rates), 60)} for the {steps} steps of a "
                 "visit: return numbers of at least 0, not all of them 0"
             )
-        return [lr * r for r in rates]
+        return [lr * float(r) for r in rates]  # a tensor is no key of equal rates
 
     def _trained(
         self, visits: Mapping[int, Callable[[], ClientTask]], sent: RoundInputs, position: str
