@@ -127,6 +127,11 @@ DECLARED = {
         "state 'e' .* begins on meta",
     ),
     "states have no beginning": ({"local": {"e"}}, r"local = {'e'}: map each"),
+    "those of the server have none": ({"server": ["c"]}, r"server = \['c'\]: map each"),
+    "an initializer takes the model alone": (
+        {"server": {"c": torch.zeros_like}},
+        r"state 'c' of Mistaken cannot begin .* takes \(first, now\)",
+    ),
     "a hook is misspelt": (
         {"gradiant": in_gradient(lambda g, v: -g)},
         "Mistaken has .* 'gradiant', .* is 'gradient'",
