@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.oracle import BatchOracle, ForwardPass, Loss, Oracle, Request
 from fl_lightning.core.term import OfClients, OfLayout, Term
-from fl_lightning.core.view import DRAWS, FACTS, View, check_like, unchanged
+from fl_lightning.core.view import DRAWS, FACTS, View, check_like, check_unchanged, unchanged
 from fl_lightning.errors import TermError, first_sentence
 
 HOOKS = {
@@ -96,6 +96,7 @@ class GuardedTerm(Term):
         *given, v = arguments
         view = StrictView(self.term, self.index, hook, v)
         self.views.append(view)
+        calls = len(self.views)
         w: Tensor = next(x for x in given if isinstance(x, Tensor))
         if hook == "gradient":
             given[0] = _strict(given[0], view)
@@ -110,12 +111,15 @@ class GuardedTerm(Term):
                     "mean is empty, because clients report nothing: let `report` return what it "
                     "needs"
                 ) from error
+        for inner in self.views[calls:]:  # a gradient that was asked for may be a state there
+            check_unchanged(view._where, inner._kept)
         if hook != "report":
             check_like(value, w, f"{view._where} returned", "return a vector like the model")
         for leaf in tree_leaves(value):
             rule = "return tensors such as x.to(w), or () for no message"
             check_like(leaf, w, f"the message of {view._where} has", rule, ("dtype", "device"))
         vars(v).update(view._states())
+        vars(view)["_kept"] = [(state, state._version) for state in view._states().values()]
         return value
 
 
@@ -129,6 +133,7 @@ class StrictView(View):
     _in_loss: bool
     _read: set[str]
     _assigned: set[str]
+    _kept: Sequence[tuple[Tensor, int]] = ()
 
     def __init__(self, term: Term, index: int, hook: str, view: View):
         in_visit = hook in VISIT
@@ -193,6 +198,8 @@ def _strict(oracle: Oracle, view: StrictView) -> Oracle:
                 f"{view._where}'s loss asks for oracle(w) or oracle.loss(w), but a loss reads its "
                 "own pass only: b.at(w) is the batch at other weights, b.at(w).loss its loss"
             )
+        what = f"{view._where} asks for the gradient or the loss at"
+        check_like(w, vars(view)["anchor"], what, "ask at a vector like the model")
         asked = oracle.part(request.index, request.count)
         for loss in request.losses:
             asked = asked.of(partial(checked, loss), *request.layers)

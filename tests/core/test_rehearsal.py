@@ -75,6 +75,10 @@ MISTAKES: dict[str, dict[str, tuple[Callable[..., Any], str]]] = {
         "changes a state in place": (in_place("c_i"), "in place"),
         "changes the received model in place": (in_place("anchor"), "in place"),
         "changes it under another name": (through_an_alias, "in place"),
+        "asks for it at a part of the model": (
+            lambda self, oracle, w, v: oracle(w[:1]),
+            "vector like the model",
+        ),
         "reads the learning rate": (in_gradient(lambda g, v: v.lr * g), MEAN_RATE),
     },
     "start": {
@@ -114,6 +118,25 @@ def test_a_mistake_shows_before_the_first_round_and_names_the_fix(hook, mistake)
     with pytest.raises(TermError, match=rf"Mistaken\.{hook} (?s:.*){fix}") as caught:
         federation(Algorithm(SAM(), mistaken(hook, code), Proximal()))
     assert str(caught.value).count("Mistaken") == 1
+
+
+def test_a_message_shows_the_beginning_of_what_a_hook_returned():
+    twice = mistaken("gradient", in_gradient(lambda g, v: (g, g)))
+    with pytest.raises(TermError, match=r"returned \(tensor.* of shape") as caught:
+        federation(Algorithm(twice))
+    assert len(str(caught.value)) < 200
+
+
+def test_a_gradient_that_another_term_keeps_may_not_change_in_place():
+    def keep(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        v.c_i = oracle(w)
+        return v.c_i
+
+    keeping = term("Keeping", client={"c_i": zeros}, gradient=keep)
+    halving = mistaken("gradient", in_gradient(lambda g, v: g.mul_(0.5)))
+    with pytest.raises(TermError, match=r"Mistaken\.gradient .* in place"):
+        federation(Algorithm(keeping, halving))
+    trained(Algorithm(halving, keeping))
 
 
 DECLARED = {
