@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from fl_lightning.core.folding import is_stacked
 from fl_lightning.core.oracle import BatchOracle, ForwardPass, Loss, Oracle, Request
 from fl_lightning.core.term import OfClients, OfLayout, Term
 from fl_lightning.core.view import DRAWS, FACTS, View, check_like, check_unchanged, unchanged
@@ -26,10 +27,13 @@ HOOKS = {
 VISIT = "start", "gradient", "send", "report"
 """The hooks of a client's visit."""
 
+IN_PLACE = "change in place only what is made of w, as torch.zeros_like(w) or w.new_zeros(())"
 IN_PARALLEL = {
     "randomness": "draw by v.uniform or v.normal, in `update` by torch",
     "Batching rule": "use other functions of torch",
     "have storage": "use functions of torch, not of numpy",
+    "more elements than `self`": IN_PLACE,
+    "broadcast shape": IN_PLACE,
     "vmap": "replace `if`, int() and .item() by torch.where or (v.round < 3) * a + (v.round >= 3) "
     "* b, boolean indexing by a mask, F.one_hot by a comparison with torch.arange",
 }
@@ -221,7 +225,7 @@ def _blame(where: str, given: Sequence[Any] = ()) -> Iterator[None]:
         raise
     except Exception as error:
         fix = next((fix for said, fix in IN_PARALLEL.items() if said in str(error)), None)
-        if fix and isinstance(error, RuntimeError):
+        if fix and is_stacked() and isinstance(error, RuntimeError):
             raise TermError(
                 f"{where} cannot run for several clients in parallel ({first_sentence(error)}): "
                 f"{fix}; or train with the sequential executor and without --compile"

@@ -227,6 +227,19 @@ def test_what_would_be_wrong_in_silence_is_refused_in_every_round(mistake, execu
         run.train_round()
 
 
+def a_sum_of_squares(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    total = torch.zeros((), dtype=w.dtype)
+    for part in v.layout.split(w):
+        total += part.square().sum()
+    return oracle(w) * total
+
+
+def a_few_places(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    direction = torch.zeros(len(w), dtype=w.dtype)
+    direction[:3] = oracle(w)[:3]
+    return direction
+
+
 STACKED_ONLY: dict[str, tuple[Callable[..., Any], str]] = {
     "if on a tensor": (lambda self, oracle, w, v: oracle(w) if w.sum() > 0 else w, r"torch\.where"),
     "int() of the steps": (lambda self, oracle, w, v: int(v.steps) * oracle(w), r"torch\.where"),
@@ -235,6 +248,8 @@ STACKED_ONLY: dict[str, tuple[Callable[..., Any], str]] = {
         in_gradient(lambda g, v: g + torch.randn_like(g)),
         "draw by v.uniform",
     ),
+    "a sum in place": (a_sum_of_squares, r"as torch\.zeros_like\(w\)"),
+    "places of a new vector": (a_few_places, r"as torch\.zeros_like\(w\)"),
     "numpy": (
         in_gradient(lambda g, v: torch.from_numpy(np.sign(g.numpy()))),
         "functions of torch, not of numpy",
@@ -268,6 +283,12 @@ def test_item_in_a_report_is_named_too():
     report = mistaken("report", lambda self, w, v: w * v.lr_sum.item())
     with pytest.raises(TermError, match=r"Mistaken\.report cannot run .*\.item\(\)"):
         federation(Algorithm(report), executor=STACKED)
+
+
+def test_a_sum_of_another_shape_is_no_matter_of_parallel_clients():
+    wrong = mistaken("gradient", in_gradient(lambda g, v: g.sum().add_(g)))
+    with pytest.raises(RuntimeError, match="broadcast shape"):
+        federation(Algorithm(wrong), executor=STACKED)
 
 
 def test_an_ordinary_error_in_a_term_says_where_it_was():
