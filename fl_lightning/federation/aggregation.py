@@ -114,13 +114,24 @@ class RoundSums:
 
         `states` are the client's, with None for each that need not be finite; `logs` is what its
         terms have logged.
+
+        Raises:
+            TermError: If its message has another structure than the others.
         """
+        message, structure = tree_flatten(result.message)
+        like = self._like[self._vectors : self._last]
+        shapes, others = ([tuple(t.shape) for t in leaves] for leaves in (message, like))
+        if (structure, shapes) != (self._structure, others):
+            raise TermError(
+                f"`report` returned messages of shapes {others} and {shapes}: let all clients and "
+                "rounds have one structure, filled up with zeros, since messages are averaged"
+            )
         vectors = [result.sent.update]
         if self._vectors > 1:
             vectors.append(result.sent.update + (result.origin - self._like[0]))
         moved = vectors[-1]
         buffers = [_change(result.buffers[name], b) for name, b in self._received.items()]
-        tensors = [*vectors, *tree_leaves(result.message), *buffers]
+        tensors = [*vectors, *message, *buffers]
         limited = self._sum.limit < inf  # otherwise progress is finite where its square is
         checked = [
             [*vectors, *buffers] if limited else buffers,

@@ -205,6 +205,26 @@ def test_a_mistake_that_only_the_last_round_makes_shows_before_the_first(hook, m
         federation(Algorithm(SAM(), late, Proximal()), rounds=3)
 
 
+MESSAGES: dict[str, Callable[[Tensor], Any]] = {
+    "fewer": lambda w: (w,),
+    "shorter": lambda w: (w, w[1:]),
+    "another order": lambda w: (w, w[None]),
+    "another structure": lambda w: [w, w],
+}
+
+
+@on_eager_executors
+@pytest.mark.parametrize("message", MESSAGES)
+def test_a_message_of_another_structure_is_refused_in_every_round(message, executor):
+    def report(self, w, v):
+        return MESSAGES[message](w) if v.round == 1 else (w, w)
+
+    run = federation(Algorithm(mistaken("report", report)), rounds=3, executor=executor)
+    run.train_round()
+    with pytest.raises(TermError, match=r"`report` returned messages of shapes .* zeros"):
+        run.train_round()
+
+
 IN_THE_MIDDLE: dict[str, tuple[Callable[..., Any], str]] = {
     "changes the received model": (in_place("anchor"), "in place"),
     "changes the server's state": (in_place("c"), "in place"),
