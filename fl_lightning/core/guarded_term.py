@@ -28,6 +28,8 @@ VISIT = "start", "gradient", "send", "report"
 """The hooks of a client's visit."""
 
 IN_PLACE = "change in place only what is made of w, as torch.zeros_like(w) or w.new_zeros(())"
+"""The fix for changes in place of a tensor that all clients share under `vmap`."""
+
 IN_PARALLEL = {
     "randomness": "draw by v.uniform or v.normal, in `update` by torch",
     "Batching rule": "use other functions of torch",
