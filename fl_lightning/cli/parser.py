@@ -132,10 +132,10 @@ def _parse_flags(
         if kind != FIRST:
             _add_choice(parser, other, config)
     parsed, unknown = parser.parse_known_args(argv)
+    flags = [flag for action in parser._actions for flag in action.option_strings]
     if unknown:
         unknown = _note_options_of_others(parser, argv, selected.values())
     if unknown:
-        flags = [flag for action in parser._actions for flag in action.option_strings]
         near = nearest(unknown[0].split("=")[0], flags)
         exit_with_error(f"there is no option {unknown[0]!r}{near}")
     return vars(parsed)

@@ -11,9 +11,10 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from fl_lightning.core.folding import is_stacked
 from fl_lightning.core.oracle import BatchOracle, ForwardPass, Loss, Oracle, Request
 from fl_lightning.core.term import OfClients, OfLayout, Term
-from fl_lightning.core.view import DRAWS, FACTS, View, check_like, unchanged
+from fl_lightning.core.view import DRAWS, FACTS, View, check_like, check_unchanged, unchanged
 from fl_lightning.errors import TermError, first_sentence
 
 HOOKS = {
@@ -26,10 +27,15 @@ HOOKS = {
 VISIT = "start", "gradient", "send", "report"
 """The hooks of a client's visit."""
 
+IN_PLACE = "change in place only what is made of w, as torch.zeros_like(w) or w.new_zeros(())"
+"""The fix for changes in place of a tensor that all clients share under `vmap`."""
+
 IN_PARALLEL = {
     "randomness": "draw by v.uniform or v.normal, in `update` by torch",
     "Batching rule": "use other functions of torch",
     "have storage": "use functions of torch, not of numpy",
+    "more elements than `self`": IN_PLACE,
+    "broadcast shape": IN_PLACE,
     "vmap": "replace `if`, int() and .item() by torch.where or (v.round < 3) * a + (v.round >= 3) "
     "* b, boolean indexing by a mask, F.one_hot by a comparison with torch.arange",
 }
@@ -96,6 +102,7 @@ class GuardedTerm(Term):
         *given, v = arguments
         view = StrictView(self.term, self.index, hook, v)
         self.views.append(view)
+        calls = len(self.views)
         w: Tensor = next(x for x in given if isinstance(x, Tensor))
         if hook == "gradient":
             given[0] = _strict(given[0], view)
@@ -110,12 +117,15 @@ class GuardedTerm(Term):
                     "mean is empty, because clients report nothing: let `report` return what it "
                     "needs"
                 ) from error
+        for inner in self.views[calls:]:  # a gradient that was asked for may be a state there
+            check_unchanged(view._where, inner._kept)
         if hook != "report":
             check_like(value, w, f"{view._where} returned", "return a vector like the model")
         for leaf in tree_leaves(value):
             rule = "return tensors such as x.to(w), or () for no message"
             check_like(leaf, w, f"the message of {view._where} has", rule, ("dtype", "device"))
         vars(v).update(view._states())
+        vars(view)["_kept"] = [(state, state._version) for state in view._states().values()]
         return value
 
 
@@ -129,6 +139,7 @@ class StrictView(View):
     _in_loss: bool
     _read: set[str]
     _assigned: set[str]
+    _kept: Sequence[tuple[Tensor, int]] = ()
 
     def __init__(self, term: Term, index: int, hook: str, view: View):
         in_visit = hook in VISIT
@@ -193,6 +204,8 @@ def _strict(oracle: Oracle, view: StrictView) -> Oracle:
                 f"{view._where}'s loss asks for oracle(w) or oracle.loss(w), but a loss reads its "
                 "own pass only: b.at(w) is the batch at other weights, b.at(w).loss its loss"
             )
+        what = f"{view._where} asks for the gradient or the loss at"
+        check_like(w, vars(view)["anchor"], what, "ask at a vector like the model")
         asked = oracle.part(request.index, request.count)
         for loss in request.losses:
             asked = asked.of(partial(checked, loss), *request.layers)
@@ -214,7 +227,7 @@ def _blame(where: str, given: Sequence[Any] = ()) -> Iterator[None]:
         raise
     except Exception as error:
         fix = next((fix for said, fix in IN_PARALLEL.items() if said in str(error)), None)
-        if fix and isinstance(error, RuntimeError):
+        if fix and is_stacked() and isinstance(error, RuntimeError):
             raise TermError(
                 f"{where} cannot run for several clients in parallel ({first_sentence(error)}): "
                 f"{fix}; or train with the sequential executor and without --compile"

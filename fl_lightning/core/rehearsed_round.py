@@ -46,7 +46,7 @@ class RehearsedRound:
         self.counted = [i for i, term in enumerate(terms) if "measure" not in term.roles]
         w, random = facts["anchor"], torch.Generator().manual_seed(facts["round"])
         self.client, self.server, local = (
-            [_random_states(term, lifetime, facts, random) for term in terms]
+            _random_states(terms, lifetime, facts, random)
             for lifetime in ("client", "server", "local")
         )
         for term, visit in zip(terms, local, strict=True):
@@ -196,13 +196,16 @@ class _DummyPass:
         return self
 
 
-def _random_states(term: Term, lifetime: str, facts: Facts, random: torch.Generator) -> States:
-    w, of = facts["anchor"], f" of {type(term).__name__}"
-    states = init_states(getattr(term, lifetime), w, w, facts["layout"], facts["clients"], of)
-    return {  # between 0 and 1, as second moments have roots, and counts have logarithms
-        name: torch.rand(t.shape, generator=random).to(t) if t.is_floating_point() else t
-        for name, t in states.items()
-    }
+def _random_states(
+    terms: Sequence[Term], lifetime: str, facts: Facts, random: torch.Generator
+) -> list[States]:
+    w = facts["anchor"]
+    begun = init_states(terms, lifetime, w, w, facts["layout"], facts["clients"])
+
+    def drawn(t: Tensor) -> Tensor:  # from 0 to 1: second moments have roots, counts logarithms
+        return torch.rand(t.shape, generator=random).to(t) if t.is_floating_point() else t
+
+    return [{name: drawn(t) for name, t in states.items()} for states in begun]
 
 
 def _follows_from(progress: Tensor, message: Tensor) -> bool:

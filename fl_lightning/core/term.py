@@ -4,7 +4,8 @@ A term turns one gradient oracle into another. It sees flat vectors only: no ran
 or batches, and no client axis, which the StackedExecutor adds with `vmap`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +14,11 @@ from torch import Tensor
 
 from fl_lightning.core.constraints import check
 from fl_lightning.core.oracle import Loss, Oracle
+from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.core.vector import Layout, Part
 from fl_lightning.core.view import States as States
 from fl_lightning.core.view import View as View
-from fl_lightning.errors import TermError
+from fl_lightning.errors import TermError, first_sentence
 
 
 @dataclass(frozen=True)
@@ -63,38 +65,6 @@ def initial(first: Tensor, now: Tensor) -> Tensor:
 def received(first: Tensor, now: Tensor) -> Tensor:
     """The global model that the client receives at its first visit."""
     return now.clone()
-
-
-def init_states(
-    declared: Mapping[str, Initializer],
-    first: Tensor,
-    now: Tensor,
-    layout: Layout,
-    clients: int,
-    of: str = "",
-) -> States:
-    """The first values of states, from w^0, the model received now, its layout, and N clients.
-
-    A message says `of` after a state's name, e.g. " of SCAFFOLD".
-
-    Raises:
-        TermError: If one is not a tensor on the model's device.
-    """
-
-    def begin(make: Initializer) -> Tensor:
-        if isinstance(make, OfClients):
-            return make.make(first, clients)
-        return make.make(first, now, layout) if isinstance(make, OfLayout) else make(first, now)
-
-    states = {name: begin(make) for name, make in declared.items()}
-    for name, state in states.items():
-        if not isinstance(state, Tensor) or state.device != now.device:
-            begun = f"on {state.device}" if isinstance(state, Tensor) else f"as {state!r}"
-            raise TermError(
-                f"the state {name!r}{of} begins {begun}, not as a tensor on the model's device, "
-                f"{now.device}: use `zeros` or `scalar`, or make it of `now`, as now.new_zeros(3)"
-            )
-    return states
 
 
 class Term:
@@ -192,6 +162,54 @@ class Term:
         The views hold facts of the first and the last round, for a client of mean size; no states.
         """
         return ()
+
+
+def init_states(
+    terms: Sequence[Term],
+    lifetime: str,
+    first: Tensor,
+    now: Tensor,
+    layout: Layout,
+    clients: int,
+    seed: int = 0,
+) -> list[States]:
+    """The first values of the terms' states of a lifetime, one dictionary a term.
+
+    They begin from w^0, the model received now, its layout, N clients, and the seed of what they
+    draw.
+
+    Raises:
+        TermError: If one cannot begin, or is not a tensor on the model's device.
+    """
+
+    def begin(term: Term, name: str, make: Initializer) -> Tensor:
+        of = f"the state {name!r} of {type(term).__name__}"
+        try:
+            if isinstance(make, OfClients):
+                state = make.make(first, clients)
+            elif isinstance(make, OfLayout):
+                state = make.make(first, now, layout)
+            else:
+                state = make(first, now)
+        except TypeError as error:
+            raise TermError(
+                f"{of} cannot begin ({first_sentence(error)}): its initializer takes (first, now), "
+                "in OfLayout (first, now, layout), in OfClients (first, clients)"
+            ) from error
+        if not isinstance(state, Tensor) or state.device != now.device:
+            begun = f"on {state.device}" if isinstance(state, Tensor) else f"as {state!r}"
+            raise TermError(
+                f"{of} begins {begun}, not as a tensor on the model's device, {now.device}: use "
+                "`zeros` or `scalar`, or make it of `now`, as now.new_zeros(3)"
+            )
+        return state
+
+    declared: list[Mapping[str, Initializer]] = [getattr(term, lifetime) for term in terms]
+    with seeded_rng(seed, now.device) if any(declared) else nullcontext():
+        return [
+            {name: begin(term, name, make) for name, make in states.items()}
+            for term, states in zip(terms, declared, strict=True)
+        ]
 
 
 class TermOracle:

@@ -228,7 +228,7 @@ def check_like(
     for kind in kinds:
         given, wanted = getattr(value, kind, None), getattr(like, kind)
         if given != wanted:
-            shown = f"a tensor of {kind} {given}" if isinstance(value, Tensor) else repr(value)
+            shown = f"a tensor of {kind} {given}" if isinstance(value, Tensor) else f"{value!r:.60}"
             raise TermError(f"{what} {shown}; {rule}, of {kind} {wanted}")
 
 
@@ -238,7 +238,12 @@ def unchanged(where: str, given: Iterable[Any]) -> Iterator[None]:
     tensors = [t for t in given if isinstance(t, Tensor)]
     before = [t._version for t in tensors]
     yield
-    if [t._version for t in tensors] != before:
+    check_unchanged(where, zip(tensors, before, strict=True))
+
+
+def check_unchanged(where: str, before: Iterable[tuple[Tensor, int]]) -> None:
+    """Raise a `TermError` if one of the tensors has another version than before."""
+    if any(t._version != version for t, version in before):
         raise TermError(
             f"{where} changes a shared tensor in place: instead of v.c += x, v.c.add_(x) or "
             "w[0] = x, write v.c = v.c + x and return w + x"

@@ -127,6 +127,9 @@ class _InPlace(GradientTransform):
         self.executor = executor
         self._probed = True  # the executor's closure never adds to earlier gradients
 
+    def _joined(self, gradients: Sequence[Tensor]) -> Tensor:
+        return gradients[0]  # which the closure has made for this call alone
+
     def _buffer_values(self) -> list[Tensor]:
         return [self.executor.key, *super()._buffer_values()]
 

@@ -13,7 +13,7 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.device import to_device_async
 from fl_lightning.core.weighting import Cohort
 from fl_lightning.data import ClientData
-from fl_lightning.errors import UserError
+from fl_lightning.errors import TermError, UserError
 from fl_lightning.executors import ClientResult
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.divergence import extremes
@@ -114,13 +114,24 @@ class RoundSums:
 
         `states` are the client's, with None for each that need not be finite; `logs` is what its
         terms have logged.
+
+        Raises:
+            TermError: If its message has another structure than the others.
         """
+        message, structure = tree_flatten(result.message)
+        like = self._like[self._vectors : self._last]
+        shapes, others = ([tuple(t.shape) for t in leaves] for leaves in (message, like))
+        if (structure, shapes) != (self._structure, others):
+            raise TermError(
+                f"`report` returned messages of shapes {others} and {shapes}: let all clients and "
+                "rounds have one structure, filled up with zeros, since messages are averaged"
+            )
         vectors = [result.sent.update]
         if self._vectors > 1:
             vectors.append(result.sent.update + (result.origin - self._like[0]))
         moved = vectors[-1]
         buffers = [_change(result.buffers[name], b) for name, b in self._received.items()]
-        tensors = [*vectors, *tree_leaves(result.message), *buffers]
+        tensors = [*vectors, *message, *buffers]
         limited = self._sum.limit < inf  # otherwise progress is finite where its square is
         checked = [
             [*vectors, *buffers] if limited else buffers,
@@ -199,11 +210,19 @@ class RoundSums:
         """What all ranks agree on, once the sums are complete, and more 0-dim numbers.
 
         It waits for the device, once.
+
+        Raises:
+            TermError: If a term has assigned a negative weight.
         """
         own = self._rows.flatten(), self._votes
         table = torch.cat([*own, torch.stack([*more]).to(self._votes)] if more else own).tolist()
         *rows, stop, preempted = table[: len(table) - len(more)]
         of = {name: rows[k :: len(COLUMNS)] for k, name in enumerate(COLUMNS)}
+        if (least := min(of["weight"], default=0.0)) < 0:
+            raise TermError(
+                f"a term assigns v.weight = {least:.3g} in `send`: a weight in the mean is at "
+                "least 0, as clamp(min=0) makes it"
+            )
         found = {k: round(part) - 1 for k, part in enumerate(of["diverged"]) if part}
         empty = not (sum(of["counts"]) > 0 and sum(of["weight"]) > 0)
         status = RoundStatus(stop > 0, preempted > 0, found, empty, sum(of["bits"]))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.device import Moment
+from fl_lightning.core.guarded_term import check_declaration
 from fl_lightning.core.losses import TaskLoss, cross_entropy
 from fl_lightning.core.rehearsal import rehearse
 from fl_lightning.core.vector import Layout
@@ -99,7 +100,8 @@ class Federation:
         self.seed, self.on_divergence = seed, on_divergence
         self.untrained = sanity_checks.freeze_others(module, algorithm.trains)
         self.layout = Layout(module)
-        for term in algorithm.terms:
+        for term in algorithm.at(0, rounds).terms:
+            check_declaration(term)
             sanity_checks.check_personal_part(term, self.layout)
             sanity_checks.check_lora(term, self.layout)
         sanity_checks.check_optimizers(algorithm, self.layout.read(module))

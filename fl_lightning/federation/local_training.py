@@ -93,9 +93,7 @@ class LocalTraining:
 
     def open(self, state_dir: Path | None, memory: int | None) -> None:
         """Open the client store. All ranks call this together."""
-        w = self.server.initial_w
-        layout, count = self.server.layout, self.clients.num_clients
-        states = [init_states(term.client, w, w, layout, count) for term in self.algorithm.terms]
+        states = self._begun("client", 0)
         self._initially_finite = finite(states)
         row = [*states, self._own(self.server.buffers)]
         self.store = open_store(self.fabric, state_dir, self.clients.num_clients, row, memory)
@@ -176,7 +174,7 @@ class LocalTraining:
 
     def lr(self, round: int) -> float:
         """The local learning rate of a round, before `Algorithm.rate`."""
-        return self._lr(round, self.server.rounds)
+        return float(self._lr(round, self.server.rounds))
 
     def settings(self, round: int) -> str:
         """Learning rate and algorithm, for messages about divergence."""
@@ -186,16 +184,20 @@ class LocalTraining:
 
     def before_visit(self, client: int) -> tuple[list[States], Buffers]:
         """What a client's visit begins with: states, one dictionary a term, and its own buffers."""
-        terms, layout, count = self.algorithm.terms, self.server.layout, self.clients.num_clients
-        anchor, w = self.server.w.detach(), self.server.initial_w
+        w = self.server.w.detach()
         if self.store.has(client):
-            *kept, buffers = self.store.read(client, anchor.device)
+            *kept, buffers = self.store.read(client, w.device)
         else:
-            buffers = self._own(self.server.buffers)
-            kept = [init_states(term.client, w, anchor, layout, count) for term in terms]
-        local = [init_states(term.local, w, anchor, layout, count) for term in terms]
+            kept, buffers = self._begun("client", client), self._own(self.server.buffers)
+        local = self._begun("local", client, self.server.round)
         both = zip(kept, local, self.logs.states(w), strict=True)
         return [{**k, **visit, **logged} for k, visit, logged in both], buffers
+
+    def _begun(self, lifetime: str, *ids: int) -> list[States]:
+        """The first values of states of a lifetime; what they draw depends on the ids."""
+        server, terms = self.server, self.algorithm.terms
+        of = server.initial_w, server.w.detach(), server.layout, self.clients.num_clients
+        return init_states(terms, lifetime, *of, derived_seed(server.seed, lifetime, *ids))
 
     def _own(self, buffers: Buffers) -> dict[str, Tensor]:
         """The buffers that a client keeps for itself."""
@@ -267,7 +269,7 @@ class LocalTraining:
                 f"the algorithm's rate gives {shorten(str(rates), 60)} for the {steps} steps of a "
                 "visit: return numbers of at least 0, not all of them 0"
             )
-        return [lr * r for r in rates]
+        return [lr * float(r) for r in rates]  # a tensor is no key of equal rates
 
     def _trained(
         self, visits: Mapping[int, Callable[[], ClientTask]], sent: RoundInputs, position: str

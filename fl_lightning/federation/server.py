@@ -26,7 +26,7 @@ class Server:
         module: The model, on its device; its weights are w^0.
         layout: Its trained parameters as one vector.
         algorithm: The method.
-        seed: Seed of what terms draw in `update`.
+        seed: Seed of what terms draw in `update`, and for the first values of states.
         rounds: Number of rounds of the run.
         clients: Number of clients N.
 
@@ -78,7 +78,8 @@ class Server:
         trained = set(self.layout.names)
         self.frozen = {k: p.detach() for k, p in module.named_parameters() if k not in trained}
         of = self.initial_w, self.initial_w, self.layout, self.clients
-        self.states = [init_states(term.server, *of) for term in self.algorithm.terms]
+        drawn = derived_seed(self.seed, "server states")
+        self.states = init_states(self.algorithm.terms, "server", *of, drawn)
         self._digests = dict[str, str]()
         self._initially_finite = finite(self.states)
 

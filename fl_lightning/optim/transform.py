@@ -165,7 +165,7 @@ class GradientTransform(Optimizer):
             gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
             if any(g.is_sparse for g in gradients):
                 raise UserError("a gradient is sparse: use nn.Embedding(..., sparse=False)")
-            return gradients[0].detach().reshape(-1) if len(params) == 1 else flat(gradients)
+            return self._joined(gradients)
 
         try:
             direction = self.transform(BatchOracle(evaluate), w)
@@ -181,7 +181,8 @@ class GradientTransform(Optimizer):
             )
         for p, part in zip(params, split(direction, params), strict=True):
             if p.grad is not None or not losses:  # not losses: the transform took no gradient
-                p.grad = part.to(p)
+                # laid out in memory as p, like autograd's: fused optimizers read both in one order
+                p.grad = part.to(p) if p.is_contiguous() else torch.empty_like(p).copy_(part)
         self.base.step()
         return losses[0] if losses else None
 
@@ -205,6 +206,10 @@ class GradientTransform(Optimizer):
                 )
         self._began = True
         return loss
+
+    def _joined(self, gradients: Sequence[Tensor]) -> Tensor:
+        """One vector, a copy: DDP writes the next gradients into the memory of these."""
+        return flat(gradients)
 
     def _buffer_values(self) -> list[Tensor]:
         return cloned([*self.buffers()])

@@ -75,6 +75,10 @@ MISTAKES: dict[str, dict[str, tuple[Callable[..., Any], str]]] = {
         "changes a state in place": (in_place("c_i"), "in place"),
         "changes the received model in place": (in_place("anchor"), "in place"),
         "changes it under another name": (through_an_alias, "in place"),
+        "asks for it at a part of the model": (
+            lambda self, oracle, w, v: oracle(w[:1]),
+            "vector like the model",
+        ),
         "reads the learning rate": (in_gradient(lambda g, v: v.lr * g), MEAN_RATE),
     },
     "start": {
@@ -116,6 +120,25 @@ def test_a_mistake_shows_before_the_first_round_and_names_the_fix(hook, mistake)
     assert str(caught.value).count("Mistaken") == 1
 
 
+def test_a_message_shows_the_beginning_of_what_a_hook_returned():
+    twice = mistaken("gradient", in_gradient(lambda g, v: (g, g)))
+    with pytest.raises(TermError, match=r"returned \(tensor.* of shape") as caught:
+        federation(Algorithm(twice))
+    assert len(str(caught.value)) < 200
+
+
+def test_a_gradient_that_another_term_keeps_may_not_change_in_place():
+    def keep(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        v.c_i = oracle(w)
+        return v.c_i
+
+    keeping = term("Keeping", client={"c_i": zeros}, gradient=keep)
+    halving = mistaken("gradient", in_gradient(lambda g, v: g.mul_(0.5)))
+    with pytest.raises(TermError, match=r"Mistaken\.gradient .* in place"):
+        federation(Algorithm(keeping, halving))
+    trained(Algorithm(halving, keeping))
+
+
 DECLARED = {
     "a state begins as nothing": ({"client": {"c_i": None}}, "client = {'c_i': None}: map each"),
     "a state begins as a number": (
@@ -127,6 +150,11 @@ DECLARED = {
         "state 'e' .* begins on meta",
     ),
     "states have no beginning": ({"local": {"e"}}, r"local = {'e'}: map each"),
+    "those of the server have none": ({"server": ["c"]}, r"server = \['c'\]: map each"),
+    "an initializer takes the model alone": (
+        {"server": {"c": torch.zeros_like}},
+        r"state 'c' of Mistaken cannot begin .* takes \(first, now\)",
+    ),
     "a hook is misspelt": (
         {"gradiant": in_gradient(lambda g, v: -g)},
         "Mistaken has .* 'gradiant', .* is 'gradient'",
@@ -177,6 +205,26 @@ def test_a_mistake_that_only_the_last_round_makes_shows_before_the_first(hook, m
         federation(Algorithm(SAM(), late, Proximal()), rounds=3)
 
 
+MESSAGES: dict[str, Callable[[Tensor], Any]] = {
+    "fewer": lambda w: (w,),
+    "shorter": lambda w: (w, w[1:]),
+    "another order": lambda w: (w, w[None]),
+    "another structure": lambda w: [w, w],
+}
+
+
+@on_eager_executors
+@pytest.mark.parametrize("message", MESSAGES)
+def test_a_message_of_another_structure_is_refused_in_every_round(message, executor):
+    def report(self, w, v):
+        return MESSAGES[message](w) if v.round == 1 else (w, w)
+
+    run = federation(Algorithm(mistaken("report", report)), rounds=3, executor=executor)
+    run.train_round()
+    with pytest.raises(TermError, match=r"`report` returned messages of shapes .* zeros"):
+        run.train_round()
+
+
 IN_THE_MIDDLE: dict[str, tuple[Callable[..., Any], str]] = {
     "changes the received model": (in_place("anchor"), "in place"),
     "changes the server's state": (in_place("c"), "in place"),
@@ -199,6 +247,19 @@ def test_what_would_be_wrong_in_silence_is_refused_in_every_round(mistake, execu
         run.train_round()
 
 
+def a_sum_of_squares(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    total = torch.zeros((), dtype=w.dtype)
+    for part in v.layout.split(w):
+        total += part.square().sum()
+    return oracle(w) * total
+
+
+def a_few_places(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    direction = torch.zeros(len(w), dtype=w.dtype)
+    direction[:3] = oracle(w)[:3]
+    return direction
+
+
 STACKED_ONLY: dict[str, tuple[Callable[..., Any], str]] = {
     "if on a tensor": (lambda self, oracle, w, v: oracle(w) if w.sum() > 0 else w, r"torch\.where"),
     "int() of the steps": (lambda self, oracle, w, v: int(v.steps) * oracle(w), r"torch\.where"),
@@ -207,6 +268,8 @@ STACKED_ONLY: dict[str, tuple[Callable[..., Any], str]] = {
         in_gradient(lambda g, v: g + torch.randn_like(g)),
         "draw by v.uniform",
     ),
+    "a sum in place": (a_sum_of_squares, r"as torch\.zeros_like\(w\)"),
+    "places of a new vector": (a_few_places, r"as torch\.zeros_like\(w\)"),
     "numpy": (
         in_gradient(lambda g, v: torch.from_numpy(np.sign(g.numpy()))),
         "functions of torch, not of numpy",
@@ -240,6 +303,12 @@ def test_item_in_a_report_is_named_too():
     report = mistaken("report", lambda self, w, v: w * v.lr_sum.item())
     with pytest.raises(TermError, match=r"Mistaken\.report cannot run .*\.item\(\)"):
         federation(Algorithm(report), executor=STACKED)
+
+
+def test_a_sum_of_another_shape_is_no_matter_of_parallel_clients():
+    wrong = mistaken("gradient", in_gradient(lambda g, v: g.sum().add_(g)))
+    with pytest.raises(RuntimeError, match="broadcast shape"):
+        federation(Algorithm(wrong), executor=STACKED)
 
 
 def test_an_ordinary_error_in_a_term_says_where_it_was():

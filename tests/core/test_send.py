@@ -8,6 +8,7 @@ import torch
 from executors import STACKED, TRACED, assert_agree
 from problems import (
     COHORTS,
+    EXECUTORS,
     SIZES,
     classifier,
     federation,
@@ -63,6 +64,16 @@ def test_the_server_moves_by_what_is_sent_and_messages_see_no_more() -> None:
     buffers = whole["comm/uplink_mb"] - 8e-6 * D * len(COHORTS[0])
     assert half["comm/uplink_mb"] - buffers == pytest.approx(8e-6 * D * len(COHORTS[0]) / 4)
     assert half["client/distance"] == pytest.approx(whole["client/distance"] / 2)
+
+
+@EXECUTORS
+def test_a_negative_weight_is_refused(executor):
+    def send(self, delta, v):
+        v.weight = (v.client - 3) * v.weight
+        return delta
+
+    with pytest.raises(TermError, match=r"v\.weight = -3 .* at least 0"):
+        trained(Algorithm(term(send=send)), executor=executor)
 
 
 def test_the_mean_is_by_the_weights_that_terms_assign() -> None:

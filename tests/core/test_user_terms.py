@@ -10,7 +10,18 @@ import numpy as np
 import pytest
 import torch
 from executors import COMPILED, STACKED, assert_agree, on_eager_executors
-from problems import classification, classifier, federation, hard, layout, rows, term, trained, vec
+from problems import (
+    classification,
+    classifier,
+    federation,
+    hard,
+    layout,
+    round_after_round,
+    rows,
+    term,
+    trained,
+    vec,
+)
 from refusals import experiment
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -151,6 +162,31 @@ def test_draws_of_a_term_are_repeated_and_leave_the_generators_alone(library, ex
         assert state() == before
         models.append(run.w)
     assert models[0].equal(models[1])
+
+
+@pytest.mark.parametrize("lifetime", ["client", "server", "local"])
+def test_first_values_of_states_may_be_drawn_whatever_was_drawn_before(lifetime):
+    def drawn(first: Tensor, now: Tensor) -> Tensor:
+        return torch.randn_like(now)
+
+    def gradient(self, oracle, w, v):
+        used.append((v.round, int(v.client), v.P))
+        return oracle(w) * v.P
+
+    models, runs = [], []
+    for seed in (1, 2):
+        used: list[tuple[int, int, Tensor]] = []
+        term = type("Sketch", (Term,), {lifetime: {"P": drawn}, "gradient": gradient})
+        module = classifier()
+        torch.manual_seed(seed)
+        run = federation(Algorithm(term()), module=module)
+        models.append(round_after_round(run, 3).w)
+        runs.append({(round, client): P for round, client, P in used})
+    assert models[0].equal(models[1])
+    assert all(P.equal(runs[1][visit]) for visit, P in runs[0].items())
+    same_client, same_round = ((runs[0][1, 2], runs[0][i, j]) for i, j in ((0, 2), (1, 3)))
+    assert same_client[0].equal(same_client[1]) == (lifetime != "local")
+    assert same_round[0].equal(same_round[1]) == (lifetime == "server")
 
 
 def test_draws_of_a_model_are_repeated(tmp_path):

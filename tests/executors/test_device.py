@@ -71,7 +71,7 @@ def to_device(run: Federation) -> Federation:
         setattr(server, name, moved(getattr(server, name)))
     local.rehearsal = replace(local.rehearsal, message=moved(local.rehearsal.message))
     w = server.initial_w
-    begun = [init_states(term.client, w, w, run.layout, 6) for term in run.algorithm.terms]
+    begun = init_states(run.algorithm.terms, "client", w, w, run.layout, 6)
     run.store.read = lambda client, device: [*begun, {}]  # type: ignore[method-assign]
     run.store.write = lambda client, states: None  # type: ignore[method-assign]
     return run

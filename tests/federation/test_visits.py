@@ -199,10 +199,19 @@ def test_a_rate_multiplies_the_learning_rate_of_each_step():
 
 
 @EXECUTORS
-def test_a_rate_of_one_is_none_bit_for_bit(executor):
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"rate": lambda k, K: 1.0},
+        {"rate": lambda k, K: torch.ones(())},
+        {"lr": lambda t, T: vec(0.1)[0]},
+    ],
+    ids=["rate", "tensor", "learning rate"],
+)
+def test_a_rate_of_one_is_none_bit_for_bit(given, executor):
     steady, plain = (
-        trained(algorithms.scaffold().replace(**given), executor=executor, decays=False)
-        for given in ({"rate": lambda k, K: 1.0}, {})
+        trained(algorithms.scaffold().replace(**changes), executor=executor, decays=False)
+        for changes in (given, {})
     )
     assert steady.w.equal(plain.w)
 

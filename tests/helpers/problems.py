@@ -149,8 +149,8 @@ def trained(algorithm: Algorithm, **options: Any) -> Federation:
 def rows(run: Federation, name: str) -> Tensor:
     """The client state `name` of every client; its initial value for those never visited."""
     term = next(i for i, t in enumerate(run.algorithm.terms) if name in t.client)
-    w, declared = run.server.initial_w, run.algorithm.terms[term].client
-    begun = init_states(declared, w, w, run.layout, len(run.store.slot))[name]
+    w, terms = run.server.initial_w, run.algorithm.terms
+    begun = init_states(terms, "client", w, w, run.layout, len(run.store.slot))[term][name]
     store, device = run.store, run.w.device
     return torch.stack(
         [

@@ -22,7 +22,7 @@ from optimizers import (
     wrappers,
 )
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD, Adam, Optimizer
 
 from fl_lightning import optim, terms
 from fl_lightning.optim import ASAM, GSAM, LESAM, SAM, GradientTransform
@@ -102,6 +102,31 @@ def test_no_perturbation_is_the_base_optimizer_bit_for_bit(wrap, base):
     data = batches(5, torch.float32)
     train(model, wrap(base(model.parameters())), data)
     train(other, base(other.parameters()), data)
+    assert_equal(model, other)
+
+
+@pytest.mark.parametrize("kind", [SGD, Adam])
+def test_a_fused_optimizer_steps_weights_of_any_order_in_memory(kind):
+    model = network()
+    model[0].weight = nn.Parameter(model[0].weight.detach().T.contiguous().T)
+    other = copy.deepcopy(model)
+    train(model, SAM(kind(model.parameters(), lr=0.1, fused=True), rho=0.0), batches(3))
+    train(other, kind(other.parameters(), lr=0.1), batches(3))
+    assert_equal(model, other, **EXACT)
+
+
+def test_a_closure_may_use_the_memory_of_a_gradient_again():
+    """As DDP does, with gradient_as_bucket_view."""
+
+    def closure_into(memory: Tensor | None, model: nn.Module) -> None:
+        (g,) = gradients(model, *batches(1)[0])
+        model.weight.grad = g if memory is None else memory.copy_(g)
+
+    model, other = nn.Linear(4, 3, bias=False).double(), nn.Linear(4, 3, bias=False).double()
+    other.load_state_dict(model.state_dict())
+    for linear, memory in ((model, None), (other, torch.empty_like(model.weight))):
+        optimizer = GSAM(SGD(linear.parameters(), lr=0.1), rho=0.5)
+        optimizer.step(partial(closure_into, memory, linear))
     assert_equal(model, other)
 
 
