@@ -67,6 +67,10 @@ def received(first: Tensor, now: Tensor) -> Tensor:
     return now.clone()
 
 
+DRAW_NOTHING = zeros, scalar, initial, received
+"""Initializers that need no seed, whose setting takes longer than they do."""
+
+
 class Term:
     """One piece of a federated algorithm. Override the hooks it needs; each default does nothing.
 
@@ -205,7 +209,8 @@ def init_states(
         return state
 
     declared: list[Mapping[str, Initializer]] = [getattr(term, lifetime) for term in terms]
-    with seeded_rng(seed, now.device) if any(declared) else nullcontext():
+    draws = any(make not in DRAW_NOTHING for states in declared for make in states.values())
+    with seeded_rng(seed, now.device) if draws else nullcontext():
         return [
             {name: begin(term, name, make) for name, make in states.items()}
             for term, states in zip(terms, declared, strict=True)
