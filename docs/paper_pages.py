@@ -23,6 +23,12 @@ INTRODUCTION, *SECTIONS = re.split(r"^## ", (PRESETS / "README.md").read_text(),
 PAPERS = {text.partition("\n")[0]: text.partition("\n")[2].strip() for text in SECTIONS}
 """What the presets' README says of each paper, by its method."""
 
+CONDITIONS = (
+    "The hours that a page says for a table are those of its gradients in plain PyTorch, on one "
+    "core of an AMD EPYC, without batches, steps and evaluations "
+    "(`python benchmarks/paper_hours.py`)."
+)
+
 
 def pages() -> dict[str, str]:
     """All pages, in Markdown, by path."""
@@ -64,7 +70,7 @@ def index() -> str:
         rows.append((f"[{paper}]({paper.lower()}.md)", source, str(len(found)), str(numbers), ours))
     heads = "paper", "source", "tables", "published numbers", "ours beside them"
     introduction = INTRODUCTION.partition("\n")[2]
-    return "\n".join(["# Papers", "", *table(heads, rows), "", introduction])
+    return "\n".join(["# Papers", "", *table(heads, rows), "", introduction, "", CONDITIONS])
 
 
 def page(paper: str) -> str:
@@ -90,9 +96,9 @@ def section(of: TableFile) -> Iterator[str]:
     rounds = [str(content["rounds"]) for content in read_chain(of.name) if "rounds" in content]
     size = f"{len(of.rows)} rows, {len(of.column_labels)} columns: {runs:,} runs"
     size += f"; {rounds[-1]} rounds as it stands." if rounds else "."
-    of_table = hours().loc[of.name]
-    million = f"{of_table['gradients'] / 1e6:,.3g} million gradients"
-    yield from (f"{size} {million}, about {of_table['hours']:,.2g} hours of one CPU core.", "")
+    gradients, of_core = (float(f"{n:.2g}") for n in hours().loc[of.name, ["gradients", "hours"]])
+    million = f"{gradients / 1e6:,g} million gradients"
+    yield from (f"{size} {million}, about {of_core:,g} hours of one CPU core.", "")
     if left_open:
         yield from ('??? note "What is left open, and what was chosen"', "")
         yield from (f"    {line}" for line in left_open.splitlines())
