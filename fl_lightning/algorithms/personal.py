@@ -23,7 +23,7 @@ from fl_lightning.terms import Alternate, Ditto, FirstOrderMAML, LocalOnly, Pers
 def local_only() -> Algorithm:
     r"""Local only: every client trains its own model alone, from common initial weights.
 
-    The global model does not move; only its running statistics are averaged.
+    The global model does not move, and each client has its own running statistics.
 
     Formula:
         step: w_i \gets w_i - \eta\, g(w_i)

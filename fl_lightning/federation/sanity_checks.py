@@ -51,9 +51,10 @@ def freeze_others(module: nn.Module, trained: Part | None) -> list[str]:
 
 
 def check_personal_part(term: Term, layout: Layout) -> None:
-    """Raise a UserError unless clients keep some parameters for themselves and share others."""
+    """Raise a UserError unless clients keep some parameters, and share others if a term sends."""
     own = [term.keeps is not None and layout.has(term.keeps, name) for name in layout.names]
-    if term.keeps is None or (any(own) and not all(own)):
+    sends = type(term).send is not Term.send
+    if term.keeps is None or (any(own) and not (sends and all(own))):
         return
     held = "all parameters are" if any(own) else "the model has no parameter"
     raise UserError(

@@ -10,15 +10,23 @@ from torch import Tensor
 from fl_lightning.core.constraints import NonNegativeFloat, UnitInterval
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import Initializer, OfLayout, Term, View, initial, scalar
-from fl_lightning.core.vector import Part
+from fl_lightning.core.vector import Layout, Part
 
 
 @dataclass(frozen=True)
 class LocalOnly(Term):
-    """Local training alone: every client continues with its own model w_i, the global one stays."""
+    """Local training alone: every client continues with its own model w_i, the global one stays.
+
+    Clients keep all buffers for themselves, too, such as running statistics.
+    """
 
     client = {"w_i": initial}
     roles = frozenset({"start", "server", "personal", "select", "round"})
+
+    @staticmethod
+    def keeps(name: str, layout: Layout) -> bool:  # type: ignore[override]
+        """The whole model."""
+        return True
 
     def start(self, w: Tensor, v: View) -> Tensor:
         return v.w_i

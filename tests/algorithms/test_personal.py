@@ -55,7 +55,10 @@ def test_of_local_only_clients_the_global_model_never_moves_and_each_is_as_if_al
     assert run.w.equal(run.server.initial_w)
     for client in range(len(SIZES)):
         alone = trained(hard(UNIFORM), sampler=lambda n, seed, round, client=client: [client])
-        torch.testing.assert_close(rows(run, "w_i")[client], alone.w.detach(), rtol=0, atol=1e-12)
+        own, statistics = personal_model(run, client)
+        torch.testing.assert_close(own, alone.w.detach(), rtol=0, atol=1e-12)
+        torch.testing.assert_close(statistics, alone.buffers, rtol=0, atol=1e-12)
+    assert run.cost.uplink == 0
 
 
 def part_of(run: Federation, part: str, w: Tensor) -> Tensor:
