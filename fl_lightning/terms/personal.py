@@ -24,7 +24,7 @@ class LocalOnly(Term):
     roles = frozenset({"start", "server", "personal", "select", "round"})
 
     @staticmethod
-    def keeps(name: str, layout: Layout) -> bool:  # type: ignore[override]
+    def keeps(name: str, layout: Layout) -> bool:
         """The whole model."""
         return True
 
