@@ -170,7 +170,8 @@ def _checked_loss(loss: TaskLoss, out: Any, y: Any, module: nn.Module) -> Tensor
         ModelError: If it cannot be computed, is no mean, or broadcasts outputs and targets.
     """
     name = getattr(loss, "__name__", type(loss).__name__)
-    if (reduction := getattr(loss, "reduction", "mean")) != "mean":
+    of_partial = getattr(loss, "keywords", {}).get("reduction", "mean")
+    if (reduction := getattr(loss, "reduction", of_partial)) != "mean":
         raise ModelError(f"{name} has the reduction {reduction!r}: give reduction='mean'")
     try:
         value = loss(out, y)

@@ -271,6 +271,10 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "loss": (lambda: trainer(loss="msee").fit(net(), numbers()), ("mse",)),
     "no loss": (lambda: trainer(loss=3).fit(net(), numbers()), ("3",)),
     "a sum": (lambda: trainer(loss=nn.MSELoss(reduction="sum")).fit(net(), numbers()), ("'sum'",)),
+    "a sum of a partial": (
+        lambda: trainer(loss=partial(F.mse_loss, reduction="sum")).fit(net(), numbers()),
+        ("'sum'",),
+    ),
     "each output with each target": (
         lambda: trainer(loss=lambda out, y: (out - y).square().mean()).fit(
             nn.Linear(5, 1), numbers()
