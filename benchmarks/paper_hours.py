@@ -2,14 +2,13 @@
 
     OMP_NUM_THREADS=1 python benchmarks/paper_hours.py
 
-The gradients of a table follow from its options and from the sizes of its data sets. Each takes as
-long as that of a plain PyTorch model on a batch of random images, the shortest of several times.
-What is beside gradients is not counted: batches, steps, evaluations, fine-tuning.
+The number of gradients follows from the options of each run and the size of its data set. A
+gradient is timed as that of a plain PyTorch model on a batch of random images, the shortest of ten
+times. Not counted: batches, steps, evaluations, fine-tuning.
 """
 
 import sys
 import time
-from functools import cache
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from fl_lightning.cli.choices import MODELS
 from fl_lightning.cli.list_algorithms import costs_in_models
 from fl_lightning.cli.recipes import recipes
 from fl_lightning.lab.sweep.plan import plan
+from fl_lightning.runs.config import Config
 
 DOCS = Path(__file__).parents[1] / "docs"
 DATA = {
@@ -38,14 +38,20 @@ DATA = {
 """Training samples, channels, size and classes."""
 
 
-@cache
-def seconds(model: str, options: frozenset[tuple[str, Any]], data: str, batch: int) -> float:
+def options_of(kind: str, config: Config) -> dict[str, Any]:
+    """The options of what a run has chosen for a kind, such as its model."""
+    names = [name for name in config if name.startswith(f"{kind}.")]
+    return {name.partition(".")[2]: config[name] for name in names}
+
+
+def seconds(config: Config) -> float:
     """The time of a gradient on a batch."""
-    _, channels, size, classes = DATA[data]
+    _, channels, size, classes = DATA[config["data"]]
     given = {"channels": channels, "size": size, "classes": classes, "inputs": channels * size**2}
-    given |= {name: [*value] if isinstance(value, tuple) else value for name, value in options}
-    known = signature(MODELS[model]).parameters
-    network = MODELS[model](**{name: value for name, value in given.items() if name in known})
+    given |= options_of("model", config)
+    make = MODELS[config["model"]]
+    network = make(**{k: value for k, value in given.items() if k in signature(make).parameters})
+    batch = config["batch_size"]
     x, y = torch.randn(batch, channels, size, size), torch.randint(classes, (batch,))
     least = float("inf")
     for _ in range(10):
@@ -55,10 +61,14 @@ def seconds(model: str, options: frozenset[tuple[str, Any]], data: str, batch: i
     return least
 
 
-@cache
-def gradients_of(method: str) -> int:
-    """The gradients of a local step."""
-    return costs_in_models(ALGORITHMS[method]())[1]
+def gradients(config: Config) -> int:
+    """The gradients of a run's local training."""
+    samples, *_ = DATA[config["data"]]
+    of_epoch = -(-samples // config["clients"] // config["batch_size"])
+    steps = config["local_steps"] or round(config["local_epochs"] * of_epoch)
+    visits = config["rounds"] * max(1, round(config["participation"] * config["clients"]))
+    algorithm = ALGORITHMS[config["algorithm"]](**options_of("algorithm", config))
+    return visits * steps * costs_in_models(algorithm)[1]
 
 
 def main() -> None:
@@ -66,24 +76,16 @@ def main() -> None:
     sys.path.insert(0, str(DOCS))
     from paper_pages import PAPERS, tables
 
-    rows = []
+    rows, times = [], dict[str, float]()
     for table in (table for paper in PAPERS for table in tables(paper)):
         count, hours = 0, 0.0
         jobs = plan(table, recipes()[table.recipe], Path("runs"), [])
-        for c in (job.config for job in jobs):
-            samples, *_ = DATA[c["data"]]
-            an_epoch = -(-samples // c["clients"] // c["batch_size"])
-            steps = c["local_steps"] or round(c["local_epochs"] * an_epoch)
-            visits = c["rounds"] * max(1, round(c["participation"] * c["clients"]))
-            of_run = visits * steps * gradients_of(c["algorithm"])
-            names = ((name.partition("."), value) for name, value in c.items())
-            options = frozenset(
-                (option, tuple(value) if isinstance(value, list) else value)
-                for (kind, dot, option), value in names
-                if kind == "model" and dot
-            )
-            count += of_run
-            hours += of_run * seconds(c["model"], options, c["data"], c["batch_size"]) / 3600
+        for config in (job.config for job in jobs):
+            model = [v for k, v in config.items() if k.partition(".")[0] in ("data", "model")]
+            timed = str((*model, config["batch_size"]))
+            times[timed] = times.get(timed) or seconds(config)
+            count += (of_run := gradients(config))
+            hours += of_run * times[timed] / 3600
         rows.append({"table": table.name, "runs": len(jobs), "gradients": count, "hours": hours})
         print(rows[-1], flush=True)
     DataFrame(rows).to_csv(DOCS / "paper_hours.csv", index=False, float_format="%.3g")

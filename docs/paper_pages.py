@@ -24,10 +24,10 @@ PAPERS = {text.partition("\n")[0]: text.partition("\n")[2].strip() for text in S
 """What the presets' README says of each paper, by its method."""
 
 CONDITIONS = (
-    "The hours that a page says for a table are those of its gradients in plain PyTorch, on one "
-    "core of an AMD EPYC, without batches, steps and evaluations "
-    "(`python benchmarks/paper_hours.py`)."
+    "The hours of a table are the time of its gradients in plain PyTorch, on one core of an AMD "
+    "EPYC. Batches, steps and evaluations are not counted (`python benchmarks/paper_hours.py`)."
 )
+"""How the hours on the pages were found."""
 
 
 def pages() -> dict[str, str]:

@@ -242,6 +242,10 @@ def test_the_pages_of_the_papers_show_their_tables(monkeypatch):
         paper = file.parent.name
         assert f"\nfl-lightning table {paper}/{file.stem}\n" in pages[f"papers/{paper}.md"]
     assert "| [scaffold](../methods/scaffold.md) | **98.41** 98.39 |" in pages["papers/fedssg.md"]
+    named = {table.name for paper in paper_pages.PAPERS for table in paper_pages.tables(paper)}
+    assert named == {*paper_pages.hours().index}
+    # 8 runs of 800 rounds: 10 clients, 5 epochs of 10 batches, two gradients a step
+    assert paper_pages.hours().loc["fedtoga/table10", "gradients"] == 8 * 800 * 10 * 50 * 2
 
 
 def test_the_architecture_page_has_the_layers_that_import_linter_holds():
