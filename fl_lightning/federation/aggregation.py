@@ -9,11 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.device import to_device_async
-from fl_lightning.core.weighting import Cohort
-from fl_lightning.data import ClientData
-from fl_lightning.errors import TermError, UserError
+from fl_lightning.errors import TermError
 from fl_lightning.executors import ClientResult
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.divergence import extremes
@@ -238,7 +235,7 @@ class RoundSums:
     def distances(self, moved: Tensor, squared: Tensor, move: Tensor) -> list[Tensor]:
         """The values of `DISTANCES`, 0-dim, from the means and how far the server then moved.
 
-        Those of clients are 0 in a round without any.
+        The distances of clients are 0 in a round without clients.
         """
         total = self._rows[:, 1].sum()
         # mean ||(u_i - w^t) - move||^2, expanded, since each u_i is gone
@@ -292,25 +289,3 @@ def _changed(before: Tensor, change: Tensor) -> Tensor:
     if before.is_floating_point():
         return before + change.to(before.dtype)
     return (before.long() + change.round().long()).to(before.dtype)
-
-
-def aggregation_weights(algorithm: Algorithm, clients: ClientData, cohort: Sequence[int]) -> Tensor:
-    """The aggregation weights of a cohort, (M,), 1 on average.
-
-    Raises:
-        UserError: If the algorithm's weights cannot be averaged with.
-    """
-    index = torch.tensor(cohort)
-    sizes = clients.sizes[index] / clients.mean_size
-    weights = algorithm.weight(Cohort(sizes, clients.labels_of(index)))
-    if not isinstance(weights, Tensor) or weights.shape != sizes.shape:
-        raise UserError(
-            f"aggregation weights must be a tensor of shape ({len(cohort)},), not {weights}"
-        )
-    if not (weights.isfinite().all() and weights.min() >= 0 and weights.sum() > 0):
-        raise UserError(
-            "aggregation weights must be finite, not negative and not all zero, not "
-            f"{weights.tolist()}"
-        )
-    weights = weights.to(sizes)
-    return weights / weights.mean()

@@ -27,7 +27,7 @@ from fl_lightning.distributed.shared_folder import check_shared_folder
 from fl_lightning.errors import ModelError, UserError
 from fl_lightning.executors import ClientResult, ClientTask, Executor, RoundInputs
 from fl_lightning.executors.executor import Buffers
-from fl_lightning.federation.aggregation import RoundSums, aggregation_weights
+from fl_lightning.federation.aggregation import RoundSums
 from fl_lightning.federation.assignment import assign_groups
 from fl_lightning.federation.client_facts import client_facts
 from fl_lightning.federation.client_store import open_store
@@ -36,6 +36,7 @@ from fl_lightning.federation.exact_sum import ExactSum, PlainSum
 from fl_lightning.federation.sanity_checks import check_checkpoint, single_sample
 from fl_lightning.federation.server import Server
 from fl_lightning.federation.term_logs import TermLogs
+from fl_lightning.federation.weights import aggregation_weights
 
 
 class LocalTraining:

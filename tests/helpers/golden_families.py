@@ -28,8 +28,8 @@ from torch.optim import SGD
 
 from fl_lightning import Algorithm, algorithms, by_size, terms, uniform
 from fl_lightning.core.curves import exponential
-from fl_lightning.federation.aggregation import aggregation_weights
 from fl_lightning.federation.federation import Federation
+from fl_lightning.federation.weights import aggregation_weights
 from fl_lightning.terms import LastRound
 
 
