@@ -46,7 +46,7 @@ class Accuracy(Metric):
 
 
 class BinaryAUROC(classification.BinaryAUROC):
-    """That of torchmetrics, but NaN where it is not defined: of samples of one class."""
+    """AUROC as in torchmetrics, but NaN if all samples have one class."""
 
     def compute(self) -> Tensor:  # type: ignore[override]
         """The area; torchmetrics gives 0 for one class."""
@@ -55,13 +55,13 @@ class BinaryAUROC(classification.BinaryAUROC):
 
 
 class MulticlassAUROC(classification.MulticlassAUROC):
-    """The mean over the classes that some samples have and others do not; NaN without any."""
+    """The mean AUROC of the classes that the samples have; NaN if all have one class."""
 
     def __init__(self, classes: int) -> None:
         super().__init__(classes, average=None)
 
     def compute(self) -> Tensor:  # type: ignore[override]
-        """The mean area; torchmetrics counts other classes as 0."""
+        """The mean area; torchmetrics gives 0 to a class without samples."""
         y = dim_zero_cat(self.target)
         count = y.bincount(minlength=self.num_classes)
         with catch_warnings():  # of classes that are left out

@@ -77,7 +77,7 @@ def model(theta: torch.Tensor) -> nn.Module:
 
 @dataclass(eq=False)
 class ShortVisits(ClientData):
-    """Clients of whom none takes more than `most` steps in a visit."""
+    """Clients that take at most `most` steps in a visit."""
 
     most: int | None = None
 

@@ -68,7 +68,7 @@ def received(first: Tensor, now: Tensor) -> Tensor:
 
 
 DRAW_NOTHING = zeros, scalar, initial, received
-"""Initializers that need no seed, whose setting takes longer than they do."""
+"""Initializers that draw nothing. To set a seed would take longer than they do."""
 
 
 class Term:

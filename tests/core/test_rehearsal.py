@@ -150,7 +150,7 @@ DECLARED = {
         "state 'e' .* begins on meta",
     ),
     "states have no beginning": ({"local": {"e"}}, r"local = {'e'}: map each"),
-    "those of the server have none": ({"server": ["c"]}, r"server = \['c'\]: map each"),
+    "names of no initializers": ({"server": ["c"]}, r"server = \['c'\]: map each"),
     "an initializer takes the model alone": (
         {"server": {"c": torch.zeros_like}},
         r"state 'c' of Mistaken cannot begin .* takes \(first, now\)",
