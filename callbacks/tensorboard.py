@@ -18,7 +18,7 @@ from torch.utils.tensorboard.summary import hparams
 from torch.utils.tensorboard.writer import FileWriter
 
 from fl_lightning.data import Partition
-from fl_lightning.runs.metrics_csv import read_scalars
+from fl_lightning.runs.scalars import read_scalars
 
 TAGS = {
     "test/accuracy": "Accuracy/test",

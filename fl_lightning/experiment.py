@@ -20,7 +20,8 @@ from fl_lightning.cli.unused_options import refuse_unused_options, unused_option
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.data import CropFlip, DeviceDataset, FederatedData, Partition
 from fl_lightning.data.dataset import TrainTest
-from fl_lightning.distributed.launch import LaunchOptions, PrecisionOption, launch_fabric
+from fl_lightning.distributed.launch import launch_fabric
+from fl_lightning.distributed.launch_options import LaunchOptions, PrecisionOption
 from fl_lightning.distributed.launcher_env import precision_of_fabric_run, under_fabric_run
 from fl_lightning.distributed.signals import (
     exit_on_ctrl_c,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fl_lightning.core.dropout import KEY, DropoutMasks
 from fl_lightning.core.mixed_precision import casts_of
 from fl_lightning.core.vector import Layout
+from fl_lightning.errors import UserError
 
 
 def functional_call(module: nn.Module, tensors: Mapping[str, Tensor], x: Any) -> Any:
@@ -116,6 +117,16 @@ def digest(tensor: Tensor) -> str:
     content = sha256(repr((tensor.dtype, tuple(tensor.shape))).encode())
     content.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     return content.hexdigest()
+
+
+def check_base(ours: Mapping[str, str], theirs: Mapping[str, str]) -> None:
+    """Raise a UserError unless frozen parameters have the digests that a checkpoint holds."""
+    for name, content in theirs.items():
+        if ours.get(name) != content:
+            raise UserError(
+                f"{name} is frozen and has other values than in the run, whose checkpoints hold "
+                "only its digest: make the model with the same frozen weights"
+            )
 
 
 def unaliased(tensor: Tensor, *others: Tensor) -> Tensor:

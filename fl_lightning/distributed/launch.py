@@ -3,10 +3,9 @@
 import atexit
 import os
 import platform
-import re
 import socket
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from dataclasses import asdict
+from typing import Any
 
 import torch
 from lightning.fabric import Fabric
@@ -18,55 +17,12 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.imports import _IS_INTERACTIVE
-from typing_extensions import Doc
 
-from fl_lightning.core.constraints import PositiveInt, check
+from fl_lightning.distributed.launch_options import LaunchOptions
 from fl_lightning.distributed.launcher_env import under_fabric_run
 from fl_lightning.distributed.malloc import keep_freed_memory
 from fl_lightning.distributed.signals import FIRST_RANK, ctrl_c_kills
 from fl_lightning.errors import UserError
-
-
-@dataclass(frozen=True)
-class PrecisionOption:
-    """The one of Fabric's options that belongs to a run's results."""
-
-    precision: Annotated[
-        Literal["32-true", "bf16-mixed"],
-        Doc("Number type of the models' arithmetic; weights and duals stay in 32 bits."),
-    ] = "32-true"
-
-
-@dataclass(frozen=True)
-class LaunchOptions(PrecisionOption):
-    """Fabric's options for `python recipe.py`; `fabric run` takes them itself.
-
-    Attributes:
-        accelerator: The hardware: cpu, cuda, or auto, which is CUDA where there is a GPU for it,
-            else the CPU.
-        devices: Number of processes, or GPU ids such as 0,2, or auto, which is every GPU. A
-            launcher such as torchrun decides it.
-        num_nodes: Number of machines that this program is started on (docs/guides/ranks.md).
-        strategy: How ranks communicate, e.g. auto or ddp.
-    """
-
-    accelerator: str = "auto"
-    devices: str = "1"
-    num_nodes: PositiveInt = 1
-    strategy: str = "auto"
-
-    def __post_init__(self) -> None:
-        check(self)
-        if not re.fullmatch(r"auto|-1|0*[1-9]\d*|\d+(,\d+)*,|\d+(,\d+)+", self.devices):
-            raise UserError(
-                "devices is a number of processes of at least 1, or GPU ids such as 0,2, or auto, "
-                f"not {self.devices!r}"
-            )
-        if str(self.strategy).endswith(("_spawn", "_fork", "_notebook")):  # it may be an object
-            raise UserError(
-                f"strategy {self.strategy} starts a function in every rank, and a run starts the "
-                "program: give strategy ddp, or devices 1 in a notebook"
-            )
 
 
 def launch_fabric(launch: LaunchOptions, **fabric_options: Any) -> Fabric:

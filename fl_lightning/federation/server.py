@@ -1,6 +1,6 @@
 """The server: the global model, its states and its optimizer."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.core.algorithm import Algorithm, Facts
-from fl_lightning.core.network import digest
+from fl_lightning.core.network import check_base, digest
 from fl_lightning.core.randomness import derived_seed, seeded_rng
 from fl_lightning.core.term import init_states
 from fl_lightning.core.vector import Layout
@@ -242,16 +242,6 @@ def load_model(module: nn.Module, layout: Layout, w: Tensor, buffers: Buffers) -
         for name, value in buffers.items():
             live[name].copy_(value)
     return module.eval()
-
-
-def check_base(ours: Mapping[str, str], theirs: Mapping[str, str]) -> None:
-    """Raise a UserError unless frozen parameters have the digests that a checkpoint holds."""
-    for name, content in theirs.items():
-        if ours.get(name) != content:
-            raise UserError(
-                f"{name} is frozen and has other values than in the run, whose checkpoints hold "
-                "only its digest: make the model with the same frozen weights"
-            )
 
 
 def copy_of(module: nn.Module) -> nn.Module:

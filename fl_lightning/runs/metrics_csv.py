@@ -1,4 +1,4 @@
-"""The table of a run's scalars, one row a round: written, and read."""
+"""The table of a run's scalars, one row a round, as it is written."""
 
 import csv
 from argparse import Namespace
@@ -12,9 +12,6 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from fl_lightning.errors import UserError
 from fl_lightning.files import atomic, sync
-
-Scalars = Mapping[str, Mapping[int, float]]
-"""Numbers by tag, as TensorBoard shows it, then by round."""
 
 
 class MetricsCSV(Logger):
@@ -112,22 +109,3 @@ def _ascending(rows: Iterable[dict[str, str]], last: int) -> Iterator[dict[str, 
             return
         round = int(row["round"])
         yield row
-
-
-def read_scalars(path: Path) -> Scalars:
-    """Read `metrics.csv`; a last line that is still being written does not count.
-
-    Raises:
-        UserError: If the file is no such table.
-    """
-    with path.open(newline="") as file:
-        reader = csv.DictReader(file)
-        columns = list(reader.fieldnames or [])
-        if "round" not in columns:
-            raise UserError(f"{path.name} has no column round")
-        rows = [row for row in reader if None not in row.values()]
-    return {
-        tag: {int(row["round"]): float(row[tag]) for row in rows if row[tag]}
-        for tag in columns
-        if tag != "round"
-    }

@@ -6,6 +6,7 @@ What an option does to a run stands in its annotation, and nowhere else: see `Ef
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,14 +22,13 @@ from fl_lightning.core.constraints import (
     check,
 )
 from fl_lightning.core.curves import Curve, as_curve
-from fl_lightning.distributed.launch import LaunchOptions
+from fl_lightning.distributed.launch_options import LaunchOptions
 from fl_lightning.distributed.launcher_env import precision_of_fabric_run, under_fabric_run
 from fl_lightning.errors import UserError
 from fl_lightning.federation.divergence import OnDivergence
 from fl_lightning.federation.sampling import Sampling
 from fl_lightning.runs.converters import parse_bytes, parse_interval
 from fl_lightning.runs.effect import EXTENT, NONE, ROUNDING, OfProgram, With
-from fl_lightning.runs.trackers import Tracker, check_installed
 
 Kept = Annotated[int, Range("a whole number from 1 to 100", 1, 100, whole=True)]
 
@@ -129,7 +129,7 @@ class EvaluationOptions:
     finetune_lr: Annotated[PositiveFloat | None, EXTENT, With("finetune_epochs", "1,5")] = None
     checkpoint_every: Annotated[str, NONE] = "10"
     keep_checkpoints: Annotated[Kept, NONE] = 2
-    logger: Annotated[tuple[Tracker, ...] | None, NONE] = None
+    logger: Annotated[tuple[Literal["wandb", "mlflow", "trackio"], ...] | None, NONE] = None
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,9 @@ class Options(
         parse_interval(self.checkpoint_every)
         if self.client_state_memory is not None:
             parse_bytes(self.client_state_memory)
-        check_installed(self.logger or ())
+        for name in self.logger or ():
+            if find_spec(name) is None:
+                raise UserError(f"--logger {name} needs a package: pip install {name}")
 
     @property
     def lr_of_round(self) -> Curve:

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from fl_lightning.core.network import digest
+from fl_lightning.core.network import check_base, digest
 from fl_lightning.data import Partition, hold_out, hold_out_of_clients
 from fl_lightning.data.dataset import TrainTest
 from fl_lightning.errors import UserError, first_sentence
-from fl_lightning.federation.server import check_base
 from fl_lightning.runs.chosen import Chosen, build_data, build_model, find_chosen
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.config_yaml import load
-from fl_lightning.runs.metrics_csv import Scalars, read_scalars
+from fl_lightning.runs.scalars import Scalars, read_scalars
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -4,24 +4,13 @@ import sys
 from argparse import Namespace
 from collections.abc import Collection, Mapping
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from lightning.fabric.loggers.logger import Logger
 
 from fl_lightning.distributed.launcher_env import is_first_rank
-from fl_lightning.errors import UserError
 from fl_lightning.runs.config_yaml import dump, load
-
-Tracker = Literal["wandb", "mlflow", "trackio"]
-
-
-def check_installed(names: Collection[str]) -> None:
-    """Raise a UserError that names a tracker's package if it is not installed."""
-    for name in names:
-        if find_spec(name) is None:
-            raise UserError(f"--logger {name} needs a package: pip install {name}")
 
 
 def start_trackers(

@@ -12,7 +12,7 @@ from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.curves import Curve, read
 from fl_lightning.data.federated import FederatedData
-from fl_lightning.distributed.launch import LaunchOptions
+from fl_lightning.distributed.launch_options import LaunchOptions
 from fl_lightning.errors import UserError, nearest
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.converters import convert

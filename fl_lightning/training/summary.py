@@ -18,9 +18,9 @@ from fl_lightning.federation.disk_space import most_disk_bytes
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import largest_cohort
 from fl_lightning.federation.trials import with_single_batch
-from fl_lightning.runs.metrics_csv import Scalars
 from fl_lightning.runs.options import Options
 from fl_lightning.runs.run import TAIL_LENGTH, Run
+from fl_lightning.runs.scalars import Scalars
 from fl_lightning.terms.wrapper import WrappedTerm
 from fl_lightning.training.run_data import RunData
 

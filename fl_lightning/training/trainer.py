@@ -14,7 +14,8 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.losses import TaskLoss
 from fl_lightning.data import CropFlip
 from fl_lightning.data.federated import FederatedData
-from fl_lightning.distributed.launch import LaunchOptions, launch_fabric
+from fl_lightning.distributed.launch import launch_fabric
+from fl_lightning.distributed.launch_options import LaunchOptions
 from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Metrics
 from fl_lightning.federation.server import copy_of

@@ -14,7 +14,8 @@ from lightning.fabric.accelerators.cuda import CUDAAccelerator
 from lightning.fabric.accelerators.mps import MPSAccelerator
 
 from fl_lightning.distributed import launch
-from fl_lightning.distributed.launch import LaunchOptions, launch_fabric
+from fl_lightning.distributed.launch import launch_fabric
+from fl_lightning.distributed.launch_options import LaunchOptions
 from fl_lightning.distributed.signals import FIRST_RANK
 from fl_lightning.errors import UserError
 

@@ -1,6 +1,7 @@
 """The table of a run's scalars after a crash."""
 
-from fl_lightning.runs.metrics_csv import MetricsCSV, read_scalars
+from fl_lightning.runs.metrics_csv import MetricsCSV
+from fl_lightning.runs.scalars import read_scalars
 
 
 def test_rows_that_a_crash_has_lost_take_no_later_ones_with_them(tmp_path):

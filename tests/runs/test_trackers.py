@@ -6,11 +6,11 @@ import jobs
 import pytest
 from refusals import experiment
 
-from fl_lightning.runs import trackers
+from fl_lightning.runs import options, trackers
 
 
 def test_a_missing_tracker_is_one_sentence(tmp_path, monkeypatch, sentence):
-    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
+    monkeypatch.setattr(options, "find_spec", lambda name: None)
     said = sentence(experiment, tmp_path / "run", "--logger", "wandb")
     assert "pip install wandb" in said
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-import torch._inductor
 from torch import Tensor, fx
 from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
@@ -95,9 +94,11 @@ def _compiled(
     `torch.compile` itself would check at every call what a program's key says already, for 0.1 to
     0.3 ms. Inductor uses its disk cache only in a tracing context.
     """
+    from torch import _inductor  # imports for seconds
+
     fake = FakeTensorMode(shape_env=ShapeEnv())
     with tracing(TracingContext(fake)):
-        return torch._inductor.compile(
+        return _inductor.compile(
             graph, [fake.from_tensor(t, static_shapes=True) for t in tensors], options
         )
 
