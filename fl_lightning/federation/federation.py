@@ -253,7 +253,7 @@ class Federation:
         status, scalars = self._server_step(cohort, facts, sums)
         self.should_stop, self.preempted = status.stop, status.preempted
         scalars |= {
-            "local/lr": self.local_training.lr(self.round),
+            "local/lr": self.local_training.rates.of_round(self.round),
             "comm/uplink_mb": self._uplink(len(cohort), status.bits),
             "comm/downlink_mb": server.megabytes(self.cost.downlink) * len(cohort),
             "time/train_s": trained - started,
@@ -324,7 +324,7 @@ class Federation:
             "round": self.round,
             "rounds": self.rounds,
             "clients": self.clients.num_clients,
-            "base_lr_sum": self.local_training.base_lr_sum,
+            "base_lr_sum": self.local_training.rates.base_lr_sum,
             "layout": self.layout,
         }
 

@@ -45,7 +45,7 @@ class FineTuning:
         self.layout = Layout(self.module)
         self.executor = federation.new_executor(self.module, self.layout)
         self.tuning = Algorithm(LocalOnly(), local=federation.algorithm.local)
-        self.lr = federation.local_training.lr(federation.round) if lr is None else lr
+        self.lr = federation.local_training.rates.of_round(federation.round) if lr is None else lr
         if not self.lr > 0:
             raise UserError("the learning rate of one more round is 0: give one for fine-tuning")
 

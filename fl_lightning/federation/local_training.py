@@ -5,17 +5,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice, pairwise
-from math import ceil, inf, isfinite
+from math import isfinite
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import torch
 from lightning.fabric import Fabric
-from torch import Tensor, nn
+from torch import Tensor
 
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.curves import OfRound
 from fl_lightning.core.device import to_device_async
 from fl_lightning.core.network import class_name
 from fl_lightning.core.randomness import derived_seed
@@ -33,6 +31,7 @@ from fl_lightning.federation.client_facts import client_facts
 from fl_lightning.federation.client_store import open_store
 from fl_lightning.federation.divergence import finite, watched
 from fl_lightning.federation.exact_sum import ExactSum, PlainSum
+from fl_lightning.federation.rates import LocalRates
 from fl_lightning.federation.sanity_checks import check_checkpoint, single_sample
 from fl_lightning.federation.server import Server
 from fl_lightning.federation.term_logs import TermLogs
@@ -56,7 +55,7 @@ class LocalTraining:
     Attributes:
         group_size: Number of clients that train in parallel; halved when they do not fit the
             device's memory.
-        base_lr_sum: `lr_sum` of a client of average size in the first round.
+        rates: The learning rates of visits.
         sum_type: How the results are added up.
         logs: The scalars that terms log.
         store: The clients' states, after `open`.
@@ -80,12 +79,7 @@ class LocalTraining:
         self.probabilities, self.group_size = probabilities, executor.width
         self.logs = TermLogs(self.algorithm.terms, diagnostics)
         self.sum_type = ExactSum if deterministic else PlainSum
-        vector = nn.Parameter(torch.zeros(1, device=fabric.device))
-        own = float(self.algorithm.local([vector]).param_groups[0]["lr"])
-        self._lr: OfRound = self.algorithm.lr or (lambda round, rounds: own)
-        self._steps_per_epoch = ceil(clients.mean_size / clients.batch_size)
-        self._steps = clients.steps or max(1, round(clients.epochs * self._steps_per_epoch))
-        self.base_lr_sum = self.average_visit(0)["lr_sum"]
+        self.rates = LocalRates(server, clients)
 
     @property
     def algorithm(self) -> Algorithm:
@@ -160,28 +154,11 @@ class LocalTraining:
         self.store.wait_for_writes()
         return sums
 
-    def average_visit(self, round: int) -> dict[str, float]:
-        """The numbers of a visit of a client of mean size in a round."""
-        per_epoch = self._steps_per_epoch
-        lrs = self._lrs(round, self._steps)
-        epochs = self._steps / per_epoch
-        return {
-            "steps": self._steps,
-            "epochs": epochs,
-            "lr_sum": self.algorithm.lr_sum(lrs),
-            "size": 1.0,
-            "weight": 1.0,
-        }
-
-    def lr(self, round: int) -> float:
-        """The local learning rate of a round, before `Algorithm.rate`."""
-        return float(self._lr(round, self.server.rounds))
-
     def settings(self, round: int) -> str:
         """Learning rate and algorithm, for messages about divergence."""
         limit = self.sum_type.limit
         bound = f", sums of numbers below {limit:,.0f}" if isfinite(limit) else ""
-        return f"local learning rate {self.lr(round):.3g}, {self.algorithm}{bound}"
+        return f"local learning rate {self.rates.of_round(round):.3g}, {self.algorithm}{bound}"
 
     def before_visit(self, client: int) -> tuple[list[States], Buffers]:
         """What a client's visit begins with: states, one dictionary a term, and its own buffers."""
@@ -236,7 +213,7 @@ class LocalTraining:
         """The visits of clients with these aggregation weights, each made when it is asked for."""
         clients, server = self.clients, self.server
         steps = {client: clients.num_steps(client) for client in cohort}
-        lrs = {n: self._lrs(server.round, n) for n in {*steps.values()}}
+        lrs = {n: self.rates.of_visit(server.round, n) for n in {*steps.values()}}
         lr_sums = [self.algorithm.lr_sum(lrs[n]) for n in steps.values()]
         given = lr_sums, weights, self.probabilities, server.w
         facts = client_facts(clients, cohort, *given) if cohort else {}
@@ -260,17 +237,6 @@ class LocalTraining:
             return []
         weights: list[float] = aggregation_weights(self.algorithm, self.clients, cohort).tolist()
         return weights
-
-    def _lrs(self, round: int, steps: int) -> list[float]:
-        """The learning rate of each step of a visit."""
-        lr, rate = self.lr(round), self.algorithm.rate
-        rates = [rate(step, steps) for step in range(steps)]
-        if not (all(0 <= r < inf for r in rates) and any(rates)):
-            raise UserError(
-                f"the algorithm's rate gives {shorten(str(rates), 60)} for the {steps} steps of a "
-                "visit: return numbers of at least 0, not all of them 0"
-            )
-        return [lr * float(r) for r in rates]  # a tensor is no key of equal rates
 
     def _trained(
         self, visits: Mapping[int, Callable[[], ClientTask]], sent: RoundInputs, position: str

@@ -235,8 +235,8 @@ def test_a_learning_rate_over_the_rounds() -> None:
     )
     rates = [run.train_round()["local/lr"] for _ in range(3)]
     assert rates == pytest.approx([0.2, 0.1, 0.0])
-    assert run.local_training.average_visit(1)["lr_sum"] == pytest.approx(0.4)
-    assert run.local_training.base_lr_sum == pytest.approx(0.8)
+    assert run.local_training.rates.average_visit(1)["lr_sum"] == pytest.approx(0.4)
+    assert run.local_training.rates.base_lr_sum == pytest.approx(0.8)
 
 
 def test_a_curve_may_end_where_its_coefficient_may_not_be() -> None:

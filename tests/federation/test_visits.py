@@ -177,13 +177,13 @@ def test_base_lr_sum_is_that_of_a_client_of_mean_size(visit, steps):
     local = partial(SGD, lr=0.1, momentum=0.5)
     run = federation(Algorithm(local=local), clients=classification(**visit), decays=False)
     expected = 0.1 * sum(2 - 0.5**k for k in range(steps))
-    assert run.local_training.base_lr_sum == pytest.approx(expected)
+    assert run.local_training.rates.base_lr_sum == pytest.approx(expected)
 
 
 def test_the_average_visit_follows_the_learning_rates():
     """Of two batches an epoch, 1.5 epochs, at 0.1 * 0.9^round, times 0.7 in the third step."""
-    visit = federation(Algorithm(), clients=classification(epochs=1.5)).local_training.average_visit
-    assert visit(2) == pytest.approx(
+    run = federation(Algorithm(), clients=classification(epochs=1.5))
+    assert run.local_training.rates.average_visit(2) == pytest.approx(
         {"steps": 3, "epochs": 1.5, "lr_sum": 0.1 * 0.81 * 2.7, "size": 1, "weight": 1}
     )
 
@@ -194,8 +194,8 @@ def test_a_rate_multiplies_the_learning_rate_of_each_step():
     run = regression(algorithm, steps=2, sampler=lambda *_: [1])
     run.train_round()
     close(run.w.detach(), 1.2 + 0.1 * (6 - 2.4), 0.0)
-    assert run.local_training.average_visit(0)["lr_sum"] == pytest.approx(0.3)
-    assert run.local_training.base_lr_sum == pytest.approx(0.3)
+    assert run.local_training.rates.average_visit(0)["lr_sum"] == pytest.approx(0.3)
+    assert run.local_training.rates.base_lr_sum == pytest.approx(0.3)
 
 
 @EXECUTORS

@@ -33,7 +33,7 @@ def test_fedvras_duals_follow_a_linear_recursion_that_the_note_judges(
     factor = 1 - a * (1 - (1 - 0.1 * 0.1) ** 50)
     for before, now in pairwise(sizes):
         torch.testing.assert_close(now, factor * before, rtol=1e-12, atol=1e-12)
-    facts = run.local_training.average_visit(0)
+    facts = run.local_training.rates.average_visit(0)
     notes = dual.summary_lines(facts, facts)
     assert (abs(factor) < 1) == (notes == []) == stable
     for note in notes:
