@@ -158,9 +158,10 @@ def fedgloss(
         Caldarola et al., CVPR 2025, https://arxiv.org/abs/2412.03752
 
     Released code:
-        Its server divides the dual by the cohort's size (`server_dual="released"`). Both radii grow
-        over the first rounds, as with `--algorithm.rho "linear(0.001, 0.15, 2000)"`; by a mistake
-        that of the server does not.
+        Its server divides the dual by the cohort's size (`server_dual="released"`). The server's
+        learning rate scales D alone; here it scales the dual, too. Both radii grow over the first
+        rounds, as with `--algorithm.rho "linear(0.001, 0.15, 2000)"`; by a mistake that of the
+        server does not.
     """
     dual = {"paper": StartDual, "released": ReleasedStartDual}[server_dual](1 / beta)
     local = () if local_rho == 0 else (SAM(local_rho),)
