@@ -127,7 +127,7 @@ def _chunks(
         header = pandas.read_csv(path, nrows=0).columns
         _check_named(header, target, owner, columns)
         used = [*header] if columns is None else [*{*columns, target, *kinds}]
-        step = max(1, BLOCK // max(1, len(used)))
+        step = max(1, 4 * BLOCK // max(1, len(used)))  # categories of each chunk are merged
         with pandas.read_csv(path, chunksize=step, dtype=kinds, usecols=used) as chunks:
             for chunk in chunks:
                 if target in chunk and not pandas.api.types.is_numeric_dtype(chunk[target]):
