@@ -316,6 +316,15 @@ def test_personal_models_are_scored_on_the_clients_own_test_rows() -> None:
     assert last["personal/accuracy_0"] == pytest.approx(expected.mean())
 
 
+def test_votes_for_classes_are_refused_where_targets_are_numbers() -> None:
+    given, module = regression(test=0.3), nn.Linear(1, 1).double()
+    before = deepcopy(module.state_dict())
+    fit = trainer("knn_per", loss="mse", metrics=["mae"], finetune_epochs=[1])
+    with pytest.raises(fl.UserError, match=r"predict classes.* finetune_epochs"):
+        fit.fit(module, given)
+    assert module.state_dict() == before
+
+
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedbabu", "ditto"])
 def test_personal_models_of_numbers_are_scored_by_the_first_metric(
     algorithm: str, capsys: pytest.CaptureFixture[str]
