@@ -66,7 +66,7 @@ class ClassAccuracy(Measure):
     mean of these, weighted by the classes that it holds: what test samples like its own would give.
     `test/clients` is its mean over all clients, `test/clients_std` its standard deviation, and
     `test/clients_worst10` the mean over the worst tenth of the clients. Classes without a test
-    sample do not count.
+    sample do not count, nor does a client that holds no other.
     """
 
     def __init__(self, test: DeviceDataset, every: int = 10):
@@ -85,7 +85,8 @@ class ClassAccuracy(Measure):
         accuracy = (hits / samples.clamp(min=1)).cpu()
         by_class = zip(classes, accuracy.tolist(), samples.tolist(), strict=True)
         held = federation.clients.class_counts * (samples > 0).cpu()
-        of_client = (held.double() @ accuracy) / held.sum(1).clamp(min=1)
+        held = held[held.sum(1) > 0]
+        of_client = (held.double() @ accuracy) / held.sum(1)
         worst = of_client.sort().values[: ceil(len(of_client) / 10)]
         return {
             **{f"test/class_{name}": share for name, share, known in by_class if known},

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.callbacks.scoring import Scorer, write_csv
-from fl_lightning.core.prediction import PersonalModel, is_right
+from fl_lightning.core.prediction import PersonalModel, from_logits, is_right
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import DeviceDataset, Partition, matched_test_split
 from fl_lightning.errors import DivergenceError, TermError, UserError
@@ -70,6 +70,14 @@ class Personalization:
             lowest = min(self.epochs)
             raise UserError(f"fine-tune at least one epoch, not {lowest}: 0 is scored too")
         self.epochs = sorted({0, *self.epochs})
+
+    def on_fit_start(self, federation: Federation) -> None:
+        """Raise a UserError for a prediction of classes, such as a vote, where there are none."""
+        if federation.algorithm.predict is not from_logits and not self.test.classes:
+            raise UserError(
+                "clients' own models predict classes in this method, but the targets are none: "
+                "choose another method, or leave out --finetune-epochs"
+            )
 
     def on_fit_end(self, federation: Federation) -> None:
         if metrics := self.score(federation):

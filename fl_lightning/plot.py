@@ -19,7 +19,8 @@ def curves(*runs: Run, tag: str | None = None, smooth: int = 1) -> Figure:
 
     Args:
         *runs: What `FederatedTrainer.fit` returned, or `Run.read(folder)`.
-        tag: The scalar, such as `train_loss`; by default the score that chooses the best model.
+        tag: The scalar, such as `train_loss`; by default the test accuracy, or the first score of
+            runs without one.
         smooth: Each point is the mean of this many evaluations.
 
     Raises:

@@ -61,7 +61,8 @@ def afl(
     r"""AFL: the best model for the worst mixture of clients (Mohri et al., ICML 2019).
 
     Weights lambda of the clients ascend along their losses and stay on the simplex. The server
-    moves by the mean of u_i - w^t with these weights. Everybody should take part in each round.
+    moves by the mean of u_i - w^t with these weights. Everybody should take part in each round: a
+    cohort whose weights are all 0 moves the weights alone.
 
     Formula:
         step: w \gets w - \eta\, g(w)

@@ -66,13 +66,16 @@ def is_cross_entropy(loss: object) -> bool:
 def counted(loss: object, y: Any) -> Tensor | int:
     """The rows that a batch's mean loss is of: what it weighs in the mean of a data set.
 
-    A cross entropy is of the targets that are not -100, so of a part of the rows if some are.
+    A cross entropy is of the targets that are not -100, or the loss's `ignore_index`, so of a part
+    of the rows if some are. With weights of classes their sum takes the place of the number.
     """
     rows = len(tree_leaves(y)[0])
-    given = getattr(loss, "weight", None), getattr(loss, "ignore_index", IGNORED)
-    if not (is_cross_entropy(loss) and given == (None, IGNORED) and y.dtype == torch.int64):
+    if not (is_cross_entropy(loss) and y.dtype == torch.int64):
         return rows
-    return (y != IGNORED).sum().double() / (y.numel() // rows)
+    counts = y != getattr(loss, "ignore_index", IGNORED)
+    weight = getattr(loss, "weight", None)
+    each = counts if weight is None else weight[y.where(counts, 0)] * counts
+    return each.sum().double() / (y.numel() // rows)
 
 
 def mse(out: Any, y: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ class RoundStatus:
         stop: Whether any rank asks to end the run after this round.
         preempted: Whether any rank asks so for a run that is to be resumed.
         diverged: By position in the cohort, the part that is not finite (see `client_diverged`).
-        empty: Whether no weight is left to average with.
+        empty: Whether no weight is left to average with, unless terms have assigned it.
         bits: The size of what the cohort sent, without messages and buffers.
     """
 
@@ -221,7 +221,9 @@ class RoundSums:
                 "least 0, as clamp(min=0) makes it"
             )
         found = {k: round(part) - 1 for k, part in enumerate(of["diverged"]) if part}
-        empty = not (sum(of["counts"]) > 0 and sum(of["weight"]) > 0)
+        weight = sum(of["weight"])
+        averages = weight > 0 or (weight == 0 and self._own_weights)  # terms may weigh all by 0
+        empty = not (sum(of["counts"]) > 0 and averages)
         status = RoundStatus(stop > 0, preempted > 0, found, empty, sum(of["bits"]))
         return status, table[len(table) - len(more) :]
 
@@ -235,11 +237,12 @@ class RoundSums:
     def distances(self, moved: Tensor, squared: Tensor, move: Tensor) -> list[Tensor]:
         """The values of `DISTANCES`, 0-dim, from the means and how far the server then moved.
 
-        The distances of clients are 0 in a round without clients.
+        The distances of clients are 0 in a round without clients, or without any weight.
         """
         total = self._rows[:, 1].sum()
         # mean ||(u_i - w^t) - move||^2, expanded, since each u_i is gone
         drift = squared - 2 * moved.dot(move) + torch.where(total > 0, move.dot(move), 0)
+        total = torch.where(total > 0, total, 1)
         weight = self._rows[:, 1] / total
         of_client = self._rows[:, 2] / total  # weight * ||u_i - w^t||^2
         mean = (weight * of_client).sqrt().sum()

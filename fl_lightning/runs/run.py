@@ -156,8 +156,8 @@ class Run:
         Args:
             module: A module like the trained one, which gets the weights; by default one that the
                 run's model function makes.
-            best: That of the best evaluation instead: the best validation accuracy if there is a
-                validation part, else the best test accuracy.
+            best: That of the best evaluation instead, by the first metric, or the accuracy, of the
+                validation part if there is one, else of the test set.
             round: That of this round instead, from its checkpoint.
 
         Raises:

@@ -168,7 +168,7 @@ class StepEvaluation(Evaluation):
         """Score the global model."""
         federation.load_global()
         self.scored = federation.round
-        self.task.steps.stand_in.current_epoch = federation.round
+        self.task.steps.stand_in.current_epoch = federation.round - 1  # as in the steps before
         return self.task.scores(self.test, self.part, autocast=federation.fabric.autocast)
 
 

@@ -58,7 +58,8 @@ class FederatedTrainer:
         **options: The options of the command line (`fl_lightning.runs.options`): rounds,
             participation, local_epochs, batch_size, lr, seed, run_dir, executor and others; and
             Fabric's accelerator, devices, num_nodes, strategy and precision. A LightningModule's
-            `configure_optimizers` gives optimizer and scheduler unless lr is given.
+            `configure_optimizers` gives optimizer and scheduler unless lr is given. The seed is of
+            the training alone: the module begins as it is, and FederatedData has a seed of its own.
 
     Attributes:
         run: The run of the last `fit`.

@@ -1,6 +1,7 @@
 """Weights by losses: the papers' rules worked out by hand."""
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -114,11 +115,23 @@ def test_afls_weights_stay_on_the_simplex(step: float) -> None:
     """Also under partial participation, and where all weight is one client's."""
     run = federation(C.afl(step), rounds=6)
     for _ in range(6):
-        run.train_round()
+        assert all(map(isfinite, run.train_round().values()))
         weights = server(run, "lam")
         assert weights.min() >= 0
         assert float(weights.sum()) == pytest.approx(1, abs=1e-12)
         assert run.w.isfinite().all()
+
+
+def test_a_cohort_without_weight_moves_afls_weights_alone() -> None:
+    """Client 2 has all the weight, and the others take part."""
+    run = federation(C.afl(step=0.5), sampler=lambda num_clients, seed, round: [0, 1])
+    lam, w = server(run, "lam"), run.w.detach().clone()
+    lam.copy_(torch.arange(len(lam)) == 2)
+    metrics = run.train_round()
+    assert run.w.detach().equal(w)
+    weights = server(run, "lam")
+    assert [bool(x) for x in weights[:2] > 0] == [True, True]
+    assert [metrics[name] for name in ("client/drift", "client/distance")] == [0, 0]
 
 
 def test_afl_without_a_step_weighs_clients_equally() -> None:

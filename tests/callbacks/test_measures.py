@@ -179,16 +179,18 @@ def test_the_global_loss_weighs_targets_alike_on_any_number_of_ranks():
 
 
 def test_accuracy_by_class_and_over_clients():
-    test = samples()
-    run, metrics = measured(ClassAccuracy(test))
+    """Client 5 holds the class without a test sample alone."""
+    test, clients = samples(), classification()
+    clients.dataset.y[clients.partition[5]] = 1
+    run, metrics = measured(ClassAccuracy(test), clients=clients)
     right = run.load_global()(test.x).argmax(1) == test.y
     by_class = [float(right[test.y == c].double().mean()) for c in (0, 2)]
     found = metrics[-1]
     assert (found["test/class_a"], found["test/class_c"]) == pytest.approx(tuple(by_class))
     assert "test/class_b" not in found  # it has no test sample
-    counts = run.clients.class_counts[:, [0, 2]].double()
+    counts = run.clients.class_counts[:5, [0, 2]].double()
     of_client = (counts @ torch.tensor(by_class).double() / counts.sum(1)).tolist()
-    assert found["test/clients"] == pytest.approx(sum(of_client) / 6)
+    assert found["test/clients"] == pytest.approx(sum(of_client) / 5)
     assert found["test/clients_worst10"] == pytest.approx(min(of_client))
 
 

@@ -43,12 +43,18 @@ def test_batches_and_modes_do_not_matter_to_value_and_derivatives():
     assert all(torch.equal(t, state[name]) for name, t in module.state_dict().items())
 
 
-def test_targets_that_do_not_count_have_no_weight_in_the_mean():
+WEIGHTED = nn.CrossEntropyLoss(torch.tensor([0.1, 1.0, 3.0]).double(), label_smoothing=0.1)
+LOSSES = nn.functional.cross_entropy, WEIGHTED, nn.CrossEntropyLoss(ignore_index=1)
+
+
+@pytest.mark.parametrize("of_batch", LOSSES, ids=["plain", "weighted", "another index"])
+def test_targets_that_do_not_count_have_no_weight_in_the_mean(of_batch):
     """The first batch of four counts two targets, the second none, the third four."""
     module, x = nn.Linear(2, 3).double(), torch.randn(12, 2, dtype=torch.float64)
-    loss = MeanLoss(module, DeviceDataset(x, torch.arange(12) % 3), batch_size=4)
-    loss.data.y[loss.index[2:8]] = -100
-    value = nn.functional.cross_entropy(module(x), loss.data.y)
+    dataset = DeviceDataset(x, torch.arange(12) % 3)
+    loss = MeanLoss(module, dataset, batch_size=4, loss=of_batch)
+    loss.data.y[loss.index[2:8]] = getattr(of_batch, "ignore_index", -100)
+    value = of_batch(module(x), loss.data.y)
     gradient = torch.autograd.grad(value, [*module.parameters()])
     torch.testing.assert_close(loss(loss.weights), value)
     torch.testing.assert_close(loss.gradient(loss.weights), loss.layout.flatten(gradient))

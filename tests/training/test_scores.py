@@ -83,6 +83,25 @@ def test_scores_of_a_task_without_classes_are_those_of_torch() -> None:
     assert last["test/r2"] == pytest.approx(1 - error / y.var(correction=0).item())
 
 
+class Epochs(Lit):
+    """Logs the round in training and in validation."""
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        loss = super().training_step(batch, index)
+        self.log("round_trained", self.current_epoch + 0 * loss)
+        return loss
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.log("round_validated", float(self.current_epoch))
+
+
+def test_validation_sees_the_epoch_of_the_steps_before_it() -> None:
+    fit = trainer(rounds=3)
+    fit.fit(Epochs(), data(validation=rows(9)))
+    assert fit.history["round_trained"].tolist() == [0, 1, 2]
+    assert fit.history["round_validated"].tolist() == [0, 1, 2]
+
+
 def test_a_logged_score_ends_a_fit_early() -> None:
     stop = EarlyStopping(monitor="val_loss", patience=2, min_delta=100.0)
     run = trainer(rounds=9, callbacks=[stop]).fit(Lit(), data(validation=rows(9)))
@@ -295,6 +314,15 @@ def test_personal_models_are_scored_on_the_clients_own_test_rows() -> None:
     assert personal["accuracy_0"].isna().tolist() == [False, False, False, True]
     last = fit.history.iloc[-1]
     assert last["personal/accuracy_0"] == pytest.approx(expected.mean())
+
+
+def test_votes_for_classes_are_refused_where_targets_are_numbers() -> None:
+    given, module = regression(test=0.3), nn.Linear(1, 1).double()
+    before = deepcopy(module.state_dict())
+    fit = trainer("knn_per", loss="mse", metrics=["mae"], finetune_epochs=[1])
+    with pytest.raises(fl.UserError, match=r"predict classes.* finetune_epochs"):
+        fit.fit(module, given)
+    assert module.state_dict() == before
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedbabu", "ditto"])

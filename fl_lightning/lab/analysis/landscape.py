@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.core.losses import TaskLoss, cross_entropy
 from fl_lightning.data import DeviceDataset
 from fl_lightning.errors import UserError
 from fl_lightning.federation.mean_loss import MeanLoss
@@ -116,6 +117,7 @@ def interpolate(
     samples: int | None = None,
     points: int = 25,
     span: float = 0.25,
+    loss: TaskLoss = cross_entropy,
 ) -> Interpolation:
     """Loss and accuracy of `(1 - t) * first + t * second`, for t from -span to 1 + span.
 
@@ -128,6 +130,7 @@ def interpolate(
         samples: Number of samples, drawn at random; None is all.
         points: Number of points from 0 to 1. Those beyond have the same distance.
         span: How far the line goes beyond each model.
+        loss: The task's loss, averaged over a batch.
 
     Raises:
         UserError: If the models have different weights.
@@ -140,10 +143,10 @@ def interpolate(
     beyond = round(span * (points - 1))
     places = torch.arange(-beyond, points + beyond, dtype=torch.float64) / (points - 1)
     module = deepcopy(first)
-    loss, scores = MeanLoss(module, data, samples), []
+    mean, scores = MeanLoss(module, data, samples, loss=loss), []
     for t in places.tolist():
         between = {k: torch.lerp(a[k], b[k], t) if a[k].is_floating_point() else a[k] for k in a}
         module.load_state_dict(between)
-        scores.append(loss.scores(loss.weights[None])[0])
+        scores.append(mean.scores(mean.weights[None])[0])
     values, accuracy = torch.stack(scores).cpu().unbind(1)
     return Interpolation(places, values, accuracy)

@@ -14,6 +14,7 @@ from fl_lightning.callbacks.bases import over_clients
 from fl_lightning.callbacks.client_scores import TABLE
 from fl_lightning.cli.components import read_component
 from fl_lightning.core.constraints import PositiveInt, checked
+from fl_lightning.core.losses import TaskLoss
 from fl_lightning.data import DeviceDataset, matched_test_split
 from fl_lightning.errors import UserError, nearest
 from fl_lightning.lab import analysis
@@ -64,10 +65,14 @@ class Subject:
         train, test = self.run.data()
         return (train if self.split == "train" else test).to(self.device)
 
+    @property
+    def task_loss(self) -> TaskLoss:
+        """The run's loss of a batch."""
+        return parts.loss(read_component("loss", self.run.config["loss"]))
+
     def loss(self, samples: int | None) -> analysis.MeanLoss:
         """The mean of the run's loss on some samples."""
-        loss = parts.loss(read_component("loss", self.run.config["loss"]))
-        return analysis.MeanLoss(self.model, self.data, samples, loss=loss)
+        return analysis.MeanLoss(self.model, self.data, samples, loss=self.task_loss)
 
     def predictions(self, samples: int | None = None) -> analysis.Predictions:
         """What the model makes of some samples.
@@ -179,7 +184,7 @@ def interpolate(
     if len(subjects) != 2:
         raise UserError(f"interpolate takes two runs, not {len(subjects)}")
     (first, a), (second, b) = subjects.items()
-    line = analysis.interpolate(a.model, b.model, a.data, samples, points, span)
+    line = analysis.interpolate(a.model, b.model, a.data, samples, points, span, a.task_loss)
     inside = (line.places >= 0) & (line.places <= 1)
     row = {
         "from": first,

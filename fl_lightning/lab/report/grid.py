@@ -67,7 +67,8 @@ def grid(
     """
     if not scores:
         raise UserError("there are no scores: name one at least, such as last")
-    made = [*{score.name: score for score in map(make_score, scores)}.values()]
+    named = (make_score(score, runs) for score in scores)
+    made = [*{score.name: score for score in named}.values()]
     known = published or {}
     columns = [""] * len(runs) if columns is None else columns
     first = columns.categories if isinstance(columns, Categorical) else ()

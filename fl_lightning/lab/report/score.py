@@ -215,10 +215,11 @@ SCORES: dict[str, Callable[..., Score]] = {make.__name__: make for make in _SCOR
 """The scores by name. A number may follow a colon: `last:50`, `rounds_to:80`."""
 
 
-def score(text: Score | str) -> Score:
+def score(text: Score | str, runs: Sequence[Run] = ()) -> Score:
     """Make a score from its name, such as `best`, `last:50`, `rounds_to:80` or `test/loss`.
 
-    A score is returned as it is.
+    A score is returned as it is. Whether larger values of a tag are better is what the runs have
+    recorded of it, else by its name.
 
     Raises:
         UserError: If there is no such score, or its number is missing or wrong.
@@ -233,8 +234,10 @@ def score(text: Score | str) -> Score:
         raise UserError(f"there is no score {name}: take a tag of metrics.csv or one of {known}")
     try:
         values = [float(number)] if number else []
-        return function(*(int(value) if value.is_integer() else value for value in values))
+        made = function(*(int(value) if value.is_integer() else value for value in values))
     except (TypeError, ValueError):
         raise UserError(
             f"{text!r} is no score: give one such as best, last:50 or rounds_to:80"
         ) from None
+    recorded = [run.scores[name] for run in runs if is_tag and name in run.scores]
+    return replace(made, higher_is_better=recorded[0]) if recorded else made

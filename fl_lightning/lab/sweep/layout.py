@@ -26,7 +26,7 @@ def layout(table: TableFile, jobs: Sequence[Job]) -> list[Table]:
     placed, notes = _placed(jobs)
     caption = ""
     if tuned := ", ".join(_tuned_options(table)):
-        best, more = _best_tuned(placed, make_score(table.scores[0]))
+        best, more = _best_tuned(placed, make_score(table.scores[0], [run for _, run in placed]))
         if table.chosen is None:
             more += _choices(table, placed, best)
         placed = [(cell, run) for cell, run in placed if best[cell.row, cell.column] == cell.tuned]
@@ -85,7 +85,7 @@ def choose(table: TableFile, trials: Sequence[Job]) -> tuple[TableFile, list[str
     A cell without a finished trial has none.
     """
     placed, notes = _placed(trials)
-    best, more = _best_tuned(placed, make_score(table.scores[0]))
+    best, more = _best_tuned(placed, make_score(table.scores[0], [run for _, run in placed]))
     return replace(table, chosen=best), [*notes, *more, *_choices(table, placed, best)]
 
 

@@ -15,7 +15,7 @@ from fl_lightning.data.row_sources import table
 from fl_lightning.errors import UserError
 from fl_lightning.experiment import Experiment
 from fl_lightning.lab.analysis import predict
-from fl_lightning.lab.commands.analyses import Subject, classes, clients
+from fl_lightning.lab.commands.analyses import Subject, classes, clients, interpolate
 from fl_lightning.models import mlp
 from fl_lightning.runs.run import Run
 
@@ -122,6 +122,8 @@ def test_a_table_of_numbers_is_analyzed_by_its_own_loss_and_recorded_scores(tmp_
     subject = Subject(run, "test", "cpu")
     loss = subject.loss(None)
     assert loss(loss.weights).item() == pytest.approx(run.scalars["test/loss"][2], rel=1e-5)
+    line = interpolate({"run": subject, "again": subject}, split="test", points=3).numbers
+    assert line["highest between"].item() == pytest.approx(run.scalars["test/loss"][2], rel=1e-5)
     rows = clients({"run": subject}, metric="mae").numbers
     recorded = read_csv(tmp_path / "run" / "clients.csv").query("round == 2")["mae"]
     assert rows["mean"].item() == pytest.approx(recorded.mean())

@@ -55,6 +55,16 @@ def test_clients_own_models_are_scored_with_their_deviation_over_clients(tmp_pat
     assert other["own models, %"] == ""
 
 
+def test_the_best_of_a_metric_is_by_the_direction_that_runs_have_recorded(tmp_path):
+    for name, number in (("fedavg", 0.3), ("scaffold", 0.2)):
+        folder = run(tmp_path / name, [number], algorithm=name)
+        table = (folder / "metrics.csv").read_text()
+        (folder / "metrics.csv").write_text(table.replace("test/accuracy", "test/rmse"))
+        with (folder / "environment.yaml").open("a") as file:
+            file.write("scores: {test/rmse: false}\n")
+    assert marked(compared(tmp_path).table(["test/rmse"]), "best")["test/rmse"] == ["scaffold"]
+
+
 def test_fewer_rounds_to_a_target_are_better_and_seconds_neither(tmp_path):
     run(tmp_path / "a", [0.8, 0.8], algorithm="fedavg")
     run(tmp_path / "b", [0.5, 0.8], algorithm="scaffold")
