@@ -121,9 +121,11 @@ def _with_owners(source: Chosen, data: FederatedData) -> TrainTest:
     return train, test
 
 
-def number_names(*targets: Tensor) -> tuple[str, ...]:
+def number_names(*targets: Any) -> tuple[str, ...]:
     """The names of classes that are numbers; none if targets are no classes of samples."""
-    if any(y.ndim != 1 or y.dtype != torch.int64 or y.min() < 0 for y in targets):
+    if not all(isinstance(y, Tensor) and y.ndim == 1 and y.dtype == torch.int64 for y in targets):
+        return ()
+    if any(y.min() < 0 for y in targets):
         return ()
     return tuple(map(str, range(1 + max(int(y.max()) for y in targets))))
 

@@ -10,6 +10,7 @@ import torch
 import torchmetrics
 from fit_program import WithMetric
 from least_squares import rows as regression_rows
+from lightning import LightningModule
 from lightning_modules import Lit, data, distance, rows, trainer
 from torch import nn
 
@@ -170,6 +171,47 @@ def test_classes_of_an_own_loss_are_named() -> None:
         fit.fit(nn.Linear(6, 3), fl.FederatedData((x, y), clients=[0] * 60, test=0.5))
     given = fl.FederatedData((x, y), clients=[0] * 60, test=0.5, classes="abc")
     assert "test/f1" in fit.fit(nn.Linear(6, 3), given).scalars
+
+
+class TwoTargets(LightningModule):
+    """A line for each of two targets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines = nn.Linear(1, 2).double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.lines(x)
+
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        x, y = batch
+        return loss_of_two(self(x), y)
+
+    def test_step(self, batch: Any, index: int) -> None:
+        self.log("test/loss", self.training_step(batch, index))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def loss_of_two(out: torch.Tensor, y: dict[str, torch.Tensor]) -> torch.Tensor:
+    return nn.functional.mse_loss(out, torch.stack([y["one"], y["two"]], 1))
+
+
+@pytest.mark.parametrize("module", [TwoTargets(), nn.Linear(1, 2).double()], ids=["lit", "plain"])
+def test_a_row_may_have_several_targets(module: nn.Module) -> None:
+    x, y, owners = regression_rows()
+    given = fl.FederatedData((x, {"one": y, "two": -y}), clients=owners, test=0.3)
+    lit = isinstance(module, LightningModule)
+    fit = trainer() if lit else trainer(loss=loss_of_two, lr=0.1)
+    fit.fit(module, given)
+    x, y = given.test
+    found = fit.history["test/loss"].iloc[-1]
+    assert found == pytest.approx(loss_of_two(module(x), y).item())
+    assert "test/accuracy" not in fit.history
+    if not lit:
+        with pytest.raises(fl.UserError, match="cross_entropy cannot compare"):
+            trainer(lr=0.1).fit(module, given)
 
 
 class Tagger(nn.Module):
