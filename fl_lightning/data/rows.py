@@ -33,7 +33,8 @@ def raw_rows(given: Any, name: str, collate: Callable[[list[Any]], Any] = defaul
         return dict(given.with_format("torch")[:])
     if hasattr(given, "iloc"):
         raise UserError(f"{name} is a table: use FederatedData.from_table")
-    if isinstance(given, TensorDataset) and collate is default_collate:
+    as_stored = getattr(type(given), "__getitem__", None) is TensorDataset.__getitem__
+    if as_stored and collate is default_collate:
         return given.tensors
     if isinstance(given, IterableDataset):
         raise UserError(

@@ -86,10 +86,19 @@ def test_tensors_and_mapped_files_are_not_copied(tmp_path):
     assert data.train["x"].equal(X)
 
 
+class Doubled(TensorDataset):
+    """Tensors with a transform of their own."""
+
+    def __getitem__(self, k: int) -> Any:
+        x, y = super().__getitem__(k)
+        return 2 * x, y
+
+
 @pytest.mark.parametrize(
     ("rows", "wanted"),
     [
         (TensorDataset(X, Y), (X, Y)),
+        (Doubled(X, Y), (2 * X, Y)),
         (Samples(lambda k: (X[k], int(Y[k]))), (X, Y)),
         (Samples(lambda k: {"x": X[k].numpy(), "y": int(Y[k])}), {"x": X, "y": Y}),
         (Samples(lambda k: ({"a": X[k], "b": (X[k], Y[k])}, Y[k])), ({"a": X, "b": (X, Y)}, Y)),
