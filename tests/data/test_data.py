@@ -191,6 +191,8 @@ def test_the_digest_names_samples_labels_normalization_and_who_holds_what():
     changes += [{"lists": ([0, 1, 2], [3])}, {"lists": ([0, 2], [1, 3])}]
     assert len({digest(**change) for change in changes}) == 7
     assert digest() == digest(seed=1)
+    half = torch.tensor([[0.0, 1.0], [2.0, 3.0]], dtype=torch.bfloat16)
+    assert DeviceDataset(half, half).digest != DeviceDataset(half, half.flip(0)).digest
 
 
 @pytest.mark.parametrize(
