@@ -42,6 +42,7 @@ class Samples(Dataset[Any]):
         OWNERS,
         OWNERS.numpy(),
         OWNERS.tolist(),
+        [*OWNERS],
         pandas.Series(OWNERS.numpy()),
         [[k for k in range(24) if k % 4 == owner] for owner in range(4)],
         [torch.arange(owner, 24, 4) for owner in range(4)],
@@ -63,6 +64,7 @@ def test_owners_are_named_and_sorted():
     assert data.partition[0].tolist() == list(range(1, 24, 3))
     numbers = FederatedData((X, Y), clients=[10, 9, 200] * 8)
     assert numbers.names == ("9", "10", "200")
+    assert FederatedData((X, Y), clients=[b"\x02", b"\x01"] * 12).partition[1].tolist()[0] == 0
 
 
 def test_a_column_of_owners_is_no_part_of_a_row():
