@@ -122,7 +122,7 @@ def _chunks(
         raise UserError(
             f"{path} is no CSV file: read it (pandas.read_parquet, numpy.load), give that"
         )
-    kinds: dict[Any, Any] = {} if owner is None else {owner: "category"}
+    kinds: dict[Any, Any] = {} if owner is None else {owner: str}
     try:
         header = pandas.read_csv(path, nrows=0).columns
         _check_named(header, target, owner, columns)
@@ -130,8 +130,9 @@ def _chunks(
         step = max(1, BLOCK // max(1, len(used)))
         with pandas.read_csv(path, chunksize=step, dtype=kinds, usecols=used) as chunks:
             for chunk in chunks:
-                if target in chunk and not pandas.api.types.is_numeric_dtype(chunk[target]):
-                    chunk[target] = chunk[target].astype("category")
+                for name in (target, owner):
+                    if name in chunk and not pandas.api.types.is_numeric_dtype(chunk[name]):
+                        chunk[name] = chunk[name].astype("category")
                 yield chunk
     except (OSError, ValueError) as error:
         if isinstance(error, UserError):

@@ -73,6 +73,13 @@ def test_owners_that_are_numbers_are_sorted_as_numbers(source):
     assert data.partition.sizes.tolist() == [5] * 12
 
 
+def test_owners_may_be_numbers_in_some_rows_and_texts_in_others(source):
+    frame = table()[["age", "delay"]].assign(site=[*map(str, range(50)), *["eve"] * 10])
+    data = read(source(frame), target="delay", clients="site")
+    assert {*data.names} == {*frame["site"]}
+    assert data.partition[data.names.index("eve")].tolist() == [*range(50, 60)]
+
+
 @pytest.mark.parametrize("target", ["late", "smoker"])
 def test_texts_and_truth_values_are_classes(source, target: str):
     frame = table()[["age", target, "site"]]
