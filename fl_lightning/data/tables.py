@@ -242,7 +242,7 @@ def _targets(
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Numbers, or positions of classes with their names."""
     import pandas
-    from pandas.api.types import is_bool_dtype, is_float_dtype, is_numeric_dtype
+    from pandas.api.types import infer_dtype, is_bool_dtype, is_float_dtype, is_numeric_dtype
 
     named = () if classes is None else tuple(map(str, classes))
     if missing := int(column.isna().sum()):
@@ -252,6 +252,13 @@ def _targets(
         )
     if not is_numeric_dtype(column) or is_bool_dtype(column):
         kind = column.astype("category")
+        held = infer_dtype(kind.cat.categories)  # of objects: which these are
+        objects = column.dtype == object and held not in ("string", "boolean")
+        if objects or held.startswith("mixed"):
+            raise UserError(
+                f"column {name!r}, the target, holds {held} objects: make numbers of them, as "
+                f"table[{name!r}].astype(float) does, or texts"
+            )
         found = [*map(str, kind.cat.categories)]
         names = named or tuple(found)
         places = pandas.Index(names).get_indexer(pandas.Index(found))

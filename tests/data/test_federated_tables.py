@@ -80,6 +80,13 @@ def test_owners_may_be_numbers_in_some_rows_and_texts_in_others(source):
     assert data.partition[data.names.index("eve")].tolist() == [*range(50, 60)]
 
 
+@pytest.mark.parametrize("values", [[1, "1", "x"], [1, 2.5, 3], [True, "x", False]])
+def test_a_target_of_other_objects_than_texts_is_refused(values: list[Any]):
+    frame = table().assign(kind=pandas.Series(values * 20, dtype=object))
+    with pytest.raises(UserError, match="'kind', the target"):
+        read(frame, target="kind", clients="site", columns=["age"])
+
+
 @pytest.mark.parametrize("target", ["late", "smoker"])
 def test_texts_and_truth_values_are_classes(source, target: str):
     frame = table()[["age", target, "site"]]
