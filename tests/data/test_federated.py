@@ -122,6 +122,8 @@ def test_schemes_see_the_classes_and_the_seed():
     assert seeded.partition.digest == schemes.shards(Y, 3, 1).digest
     unlabeled = FederatedData((X, X[:, 0]), clients=partitions.iid(clients=3))
     assert unlabeled.partition.sizes.tolist() == [8, 8, 8]
+    small = FederatedData((X, Y.to(torch.uint16)), clients=partitions.shards(clients=3), seed=1)
+    assert small.partition.digest == schemes.shards(Y, 3, 1).digest
     own = FederatedData(X, clients=lambda y, seed: Partition.from_owners(OWNERS, 4))
     assert own.num_clients == 4
 
