@@ -116,6 +116,19 @@ def test_scores_of_binary_targets(dtype: torch.dtype, columns: tuple[int, ...]) 
     assert fit.history["test/f1"].iloc[-1] == pytest.approx(f1.item())
 
 
+def test_targets_of_numbers_may_be_whole() -> None:
+    x, y, owners = regression_rows()
+    given = fl.FederatedData((x, y.round().long()), clients=owners, test=0.3)
+    module = nn.Linear(1, 1).double()
+    found = trainer(loss="mse", metrics=["rmse", "mae", "r2"]).test(module, given)
+    x, y = given.test
+    off = module(x)[:, 0] - y
+    assert found["test/rmse"] == pytest.approx(off.square().mean().sqrt().item())
+    assert found["test/mae"] == pytest.approx(off.abs().mean().item())
+    explained = 1 - (off.square().mean() / y.double().var(correction=0)).item()
+    assert found["test/r2"] == pytest.approx(explained, abs=1e-6)  # torchmetrics adds in float32
+
+
 def test_several_labels_a_row_are_counted_one_by_one() -> None:
     x, _, owners = regression_rows()
     y = (x > torch.tensor([0.2, 0.8])).long()
