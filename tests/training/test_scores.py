@@ -186,6 +186,17 @@ def test_classes_of_an_own_loss_are_named() -> None:
     assert "test/f1" in fit.fit(nn.Linear(6, 3), given).scalars
 
 
+@pytest.mark.parametrize(("highest", "named"), [(9, True), (2**18, False)])
+def test_numbers_above_those_of_a_vocabulary_are_no_classes(
+    highest: int, named: bool, capsys: Any
+) -> None:
+    x, _, owners = regression_rows()
+    y = torch.zeros(len(x), dtype=torch.int64)
+    y[0] = highest
+    trainer(lr=0.1, local_steps=1).fit(TwoTargets(), fl.FederatedData((x, y), clients=owners))
+    assert ("number of classes" in capsys.readouterr().out) == named
+
+
 class TwoTargets(LightningModule):
     """A line for each of two targets."""
 
@@ -207,8 +218,9 @@ class TwoTargets(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def loss_of_two(out: torch.Tensor, y: dict[str, torch.Tensor]) -> torch.Tensor:
-    return nn.functional.mse_loss(out, torch.stack([y["one"], y["two"]], 1))
+def loss_of_two(out: torch.Tensor, y: Any) -> torch.Tensor:
+    both = [y["one"], y["two"]] if isinstance(y, dict) else [y, y]
+    return nn.functional.mse_loss(out, torch.stack(both, 1).to(out))
 
 
 @pytest.mark.parametrize("module", [TwoTargets(), nn.Linear(1, 2).double()], ids=["lit", "plain"])
