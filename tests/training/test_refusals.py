@@ -347,6 +347,10 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("Linear", "shape 5"),
     ),
     "head": (lambda: trainer(loss="mse").fit(TwoHeads(5, 1), numbers()), ("'left'",)),
+    "complex": (
+        lambda: trainer(loss="mse").fit(nn.Linear(5, 1, dtype=torch.complex64), numbers()),
+        ("weight is complex",),
+    ),
     "callback": (lambda: trainer(callbacks=3), ("callbacks=[...]",)),
     "no logger": (lambda: trainer(loggers=["csv"]), ("'csv'", "CSVLogger")),
     "no callback": (lambda: trainer(callbacks=[3]).fit(Lit(), data()), ("int", "on_round_end")),
