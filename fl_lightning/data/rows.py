@@ -43,8 +43,10 @@ def raw_rows(given: Any, name: str, collate: Callable[[list[Any]], Any] = defaul
     if hub or isinstance(given, Dataset):
         try:
             samples = [given[k] for k in range(len(given))]
+            if not samples:
+                raise UserError(f"{name} has no rows: give at least one")
             given = _tuples(collate(samples))
-        except (RuntimeError, TypeError) as error:
+        except (RuntimeError, TypeError, LookupError) as error:
             raise UserError(
                 f"the samples of {name} do not make one batch ({first_sentence(error)}): "
                 "let the data set give tensors or numbers, of the same shape in every sample"

@@ -216,6 +216,8 @@ NAN[[3, 5], 1] = torch.nan
         (Samples(lambda k: (X[k], "a")), {}, "train[1]"),
         (Samples(lambda k: X[0][: k % 3]), {}, "same shape"),
         (Samples(object), {}, "one batch"),
+        (Samples(lambda k: {"x": X[k]} if k else {"x": X[k], "y": Y[k]}), {}, "one batch ('y')"),
+        (Samples(object, 0), {"clients": []}, "no rows"),
         (Stream(), {}, "IterableDataset"),
         ([TensorDataset(X, Y)] * 2, {"clients": [0, 1]}, "train[0] is a TensorDataset"),
         (DataLoader(TensorDataset(X, Y)), {}, "train is a DataLoader"),
