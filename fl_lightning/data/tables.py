@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.data.rows import BLOCK, blocks, check_finite
-from fl_lightning.errors import UserError, first_sentence, nearest
+from fl_lightning.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -126,9 +126,11 @@ def _chunks(
     try:
         header = pandas.read_csv(path, nrows=0).columns
         _check_named(header, target, owner, columns)
-        used = [*header] if columns is None else [*{*columns, target, *kinds}]
-        step = max(1, BLOCK // max(1, len(used)))
-        with pandas.read_csv(path, chunksize=step, dtype=kinds, usecols=used) as chunks:
+        # naming all columns would accept rows that are longer than the header
+        used = None if columns is None else [*{*columns, target, *kinds}]
+        step = max(1, BLOCK // max(1, len(used or header)))
+        options: Any = {"dtype": kinds, "usecols": used, "index_col": False}
+        with pandas.read_csv(path, chunksize=step, **options) as chunks:
             for chunk in chunks:
                 for name in (target, owner):
                     if name in chunk and not pandas.api.types.is_numeric_dtype(chunk[name]):
@@ -137,7 +139,10 @@ def _chunks(
     except (OSError, ValueError) as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(f"{path} cannot be read as a CSV file: {first_sentence(error)}") from error
+        said = (
+            str(error).removeprefix("Error tokenizing data. ").strip()
+        )  # what follows has the line
+        raise UserError(f"{path} cannot be read as a CSV file: {said}") from error
 
 
 def _input_columns(
