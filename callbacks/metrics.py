@@ -172,8 +172,10 @@ def update(metrics: Iterable[Metric], scores: Any, y: Any) -> None:
                 raise ValueError("the classes are not known: name them, FederatedData(classes=...)")
             else:
                 metric.update(scores.flatten().sigmoid(), y.flatten().long())
+        elif same:
+            metric.update(scores, like(y, scores) if floating else y.view_as(scores))
         else:
-            metric.update(scores, like(y, scores) if floating and same else y)
+            metric.update(scores, y)
 
 
 def results(metrics: Mapping[str, Metric]) -> dict[str, float]:

@@ -39,7 +39,8 @@ OPTIONS = f"{EVENTS}0000000000.options"
 """The event file with the options. It is the first, since TensorBoard takes the first options."""
 
 SHOWN_CLIENTS = 1000
-"""Most clients in the picture of the partition, which has about as many columns of pixels."""
+"""Most clients in the picture of the partition, which has about as many columns of pixels; and most
+classes, which are its rows: of more there is no picture."""
 
 
 class TensorBoard(TensorBoardLogger):
@@ -92,6 +93,8 @@ class TensorBoard(TensorBoardLogger):
     @rank_zero_only
     def log_partition(self, partition: Partition, y: Tensor, classes: tuple[str, ...]) -> None:
         """Draw the partition of the samples with these labels under IMAGES."""
+        if len(classes) > SHOWN_CLIENTS:
+            return
         first = partition.subset(torch.arange(min(len(partition), SHOWN_CLIENTS)))
         figure = partition_heat_map(first.histogram(y, len(classes)), classes, len(partition))
         self.experiment.add_figure("partition", figure, 0)

@@ -34,6 +34,7 @@ IN_PARALLEL = {
     "randomness": "draw by v.uniform or v.normal, in `update` by torch",
     "Batching rule": "use other functions of torch",
     "have storage": "use functions of torch, not of numpy",
+    "saved tensor hooks": "leave out torch.utils.checkpoint",
     "more elements than `self`": IN_PLACE,
     "broadcast shape": IN_PLACE,
     "vmap": "replace `if`, int() and .item() by torch.where or (v.round < 3) * a + (v.round >= 3) "

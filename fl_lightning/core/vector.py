@@ -45,8 +45,8 @@ class Layout:
         tensor([0., 0., 1.])
 
     Raises:
-        UserError: If there is nothing to train, parameters have no shape yet or differ in dtype or
-            device, or there is no such head.
+        UserError: If there is nothing to train, parameters have no shape yet, are complex or differ
+            in dtype or device, or there is no such head.
     """
 
     def __init__(self, module: nn.Module):
@@ -56,6 +56,11 @@ class Layout:
         if lazy := [name for name, p in named.items() if is_lazy(p)]:
             raise UserError(
                 f"{lazy[0]} has no shape yet: run a lazy model on a sample before returning it"
+            )
+        if of_complex := [name for name, p in named.items() if p.is_complex()]:
+            raise UserError(
+                f"{of_complex[0]} is complex, but the vector that clients step is real: make it of "
+                "real numbers, and torch.view_as_complex of them in forward"
             )
         kinds = {(p.dtype, p.device) for p in named.values()}
         if len(kinds) > 1:

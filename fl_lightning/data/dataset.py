@@ -51,8 +51,8 @@ class DeviceDataset:
     def __post_init__(self) -> None:
         for name, given in (("x", self.x), ("y", self.y)):
             _check_tensors(name, given, len(self))
-        images = [t for t in tree_leaves(self.x) if is_image(t)]
-        allowed = {0}.union(*({t.shape[1]} for t in images[:1]))
+        channels = {shape[0] for shape in self._image_shapes}
+        allowed = {0} | (channels if len(channels) == 1 else set())
         if not {len(self.mean), len(self.std)} <= allowed or min(self.std, default=1) <= 0:
             raise UserError(
                 f"mean is {self.mean} and std is {self.std}: give none for features; for uint8 "
@@ -98,12 +98,12 @@ class DeviceDataset:
     def digest(self) -> str:
         """16 hexadecimal digits: SHA-256 of labels, normalization and `DIGESTED` of the samples."""
         y, *rest = tree_leaves((self.y, self.x))
-        held = sha256(y.cpu().numpy().tobytes())
+        held = sha256(_bytes(y))
         for part in rest:
             held.update(repr((self.classes, self.mean, self.std, part.dtype, self.shape)).encode())
             step = max(1, -(-part.nbytes // DIGESTED))
             for block in part[::step].split(512):  # a mapped file may be larger than the memory
-                held.update(block.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+                held.update(_bytes(block))
         return held.hexdigest()[:16]
 
     def _with(self, change: Callable[[Tensor], Tensor]) -> "DeviceDataset":
@@ -127,21 +127,28 @@ class DeviceDataset:
         """The samples at `index`, (m,) int64, copied; or those of a slice, which are a view."""
         return self._with(lambda t: t[index])
 
+    @property
+    def _image_shapes(self) -> set[torch.Size]:
+        """The shapes of the images in a sample, such as an image and its mask."""
+        return {t.shape[1:] for t in tree_leaves(self.x) if is_image(t)}
+
     @cached_property
-    def _scale_and_shift(self) -> list[Tensor]:
-        """Scale and shift of `(pixel / 255 - mean) / std`, in a sample's shape: faster on a CPU."""
+    def _scale_and_shift(self) -> dict[torch.Size, list[Tensor]]:
+        """Scale and shift of `(pixel / 255 - mean) / std`, in an image's shape: faster on a CPU."""
         std = torch.tensor(self.std or 1.0, dtype=torch.float32).view(-1, 1, 1)
         mean = torch.tensor(self.mean or 0.0, dtype=torch.float32).view(-1, 1, 1)
         pair = 1 / (255 * std), -mean / std
-        shape = next(t.shape[1:] for t in tree_leaves(self.x) if is_image(t))
-        return [t.expand(shape).contiguous().to(self.device) for t in pair]
+        return {
+            shape: [t.expand(shape).contiguous().to(self.device) for t in pair]
+            for shape in self._image_shapes
+        }
 
     @property
     def black(self) -> Tensor:
         """(channels, 1, 1) float32: a black pixel after normalization; 0 for features."""
         if not is_image(self.first):
             return torch.zeros(1, 1, 1, device=self.device)
-        return self._scale_and_shift[1][:, :1, :1]
+        return self._scale_and_shift[self.first.shape[1:]][1][:, :1, :1]
 
     def inputs(self, index: Tensor) -> Any:
         """The model's inputs for the samples at `index`, an int64 tensor (b,) on the device.
@@ -157,7 +164,7 @@ class DeviceDataset:
     def _input(self, tensor: Tensor, index: Tensor) -> Tensor:
         x = self._taken(tensor, index)
         if is_image(x):
-            scale, shift = self._scale_and_shift
+            scale, shift = self._scale_and_shift[x.shape[1:]]
             x = torch.addcmul(shift, x.float(), scale)
         return channels_last(x)
 
@@ -194,6 +201,11 @@ def channels_last(x: Tensor) -> Tensor:
 def rows(tree: Any) -> int:
     """The number of samples in a batch, a tensor or several."""
     return len(tree if isinstance(tree, Tensor) else tree_leaves(tree)[0])
+
+
+def _bytes(t: Tensor) -> memoryview:
+    """The bytes of a tensor, also of bfloat16, which NumPy does not know."""
+    return t.detach().cpu().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _check_tensors(name: str, given: Any, n: int) -> None:

@@ -68,7 +68,9 @@ def _are_lists(clients: Any) -> bool:
     if isinstance(clients, Tensor | np.ndarray) or not isinstance(clients, Sequence):
         return False
     first = clients[0] if clients else ""
-    return isinstance(first, Sequence | Tensor | np.ndarray) and not isinstance(first, str)
+    if isinstance(first, Tensor | np.ndarray):
+        return first.ndim > 0
+    return isinstance(first, Sequence) and not isinstance(first, str | bytes)
 
 
 def _from_positions(lists: Sequence[Any], rows: int) -> Partition:
@@ -93,7 +95,7 @@ def _from_owners(owners: Any, rows: int) -> tuple[Partition, Sequence[object]]:
     if isinstance(owners, Tensor):
         owners = owners.cpu().numpy()
     elif not hasattr(owners, "dtype"):
-        owners = pandas.Series(list(owners))
+        owners = pandas.Series([o.item() if isinstance(o, Tensor) else o for o in owners])
     if len(owners) != rows or getattr(owners, "ndim", 1) != 1:
         shape = tuple(getattr(owners, "shape", (len(owners),)))
         raise UserError(f"clients has shape {shape} for {rows:,} rows: give one owner for each row")

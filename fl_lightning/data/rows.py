@@ -33,7 +33,8 @@ def raw_rows(given: Any, name: str, collate: Callable[[list[Any]], Any] = defaul
         return dict(given.with_format("torch")[:])
     if hasattr(given, "iloc"):
         raise UserError(f"{name} is a table: use FederatedData.from_table")
-    if isinstance(given, TensorDataset) and collate is default_collate:
+    as_stored = getattr(type(given), "__getitem__", None) is TensorDataset.__getitem__
+    if as_stored and collate is default_collate:
         return given.tensors
     if isinstance(given, IterableDataset):
         raise UserError(
@@ -42,8 +43,10 @@ def raw_rows(given: Any, name: str, collate: Callable[[list[Any]], Any] = defaul
     if hub or isinstance(given, Dataset):
         try:
             samples = [given[k] for k in range(len(given))]
+            if not samples:
+                raise UserError(f"{name} has no rows: give at least one")
             given = _tuples(collate(samples))
-        except (RuntimeError, TypeError) as error:
+        except (RuntimeError, TypeError, LookupError) as error:
             raise UserError(
                 f"the samples of {name} do not make one batch ({first_sentence(error)}): "
                 "let the data set give tensors or numbers, of the same shape in every sample"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.data.rows import BLOCK, blocks, check_finite
-from fl_lightning.errors import UserError, first_sentence, nearest
+from fl_lightning.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -122,21 +122,28 @@ def _chunks(
         raise UserError(
             f"{path} is no CSV file: read it (pandas.read_parquet, numpy.load), give that"
         )
-    kinds: dict[Any, Any] = {} if owner is None else {owner: "category"}
+    kinds: dict[Any, Any] = {} if owner is None else {owner: str}
     try:
         header = pandas.read_csv(path, nrows=0).columns
         _check_named(header, target, owner, columns)
-        used = [*header] if columns is None else [*{*columns, target, *kinds}]
-        step = max(1, 4 * BLOCK // max(1, len(used)))  # categories of each chunk are merged
-        with pandas.read_csv(path, chunksize=step, dtype=kinds, usecols=used) as chunks:
+        # naming all columns would accept rows that are longer than the header
+        used = None if columns is None else [*{*columns, target, *kinds}]
+        # categories of each chunk are merged: few chunks take less time
+        step = max(1, 4 * BLOCK // max(1, len(used or header)))
+        options: Any = {"dtype": kinds, "usecols": used, "index_col": False}
+        with pandas.read_csv(path, chunksize=step, **options) as chunks:
             for chunk in chunks:
-                if target in chunk and not pandas.api.types.is_numeric_dtype(chunk[target]):
-                    chunk[target] = chunk[target].astype("category")
+                for name in (target, owner):
+                    if name in chunk and not pandas.api.types.is_numeric_dtype(chunk[name]):
+                        chunk[name] = chunk[name].astype("category")
                 yield chunk
     except (OSError, ValueError) as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(f"{path} cannot be read as a CSV file: {first_sentence(error)}") from error
+        said = (
+            str(error).removeprefix("Error tokenizing data. ").strip()
+        )  # what follows has the line
+        raise UserError(f"{path} cannot be read as a CSV file: {said}") from error
 
 
 def _input_columns(
@@ -241,7 +248,7 @@ def _targets(
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Numbers, or positions of classes with their names."""
     import pandas
-    from pandas.api.types import is_bool_dtype, is_float_dtype, is_numeric_dtype
+    from pandas.api.types import infer_dtype, is_bool_dtype, is_float_dtype, is_numeric_dtype
 
     named = () if classes is None else tuple(map(str, classes))
     if missing := int(column.isna().sum()):
@@ -251,6 +258,13 @@ def _targets(
         )
     if not is_numeric_dtype(column) or is_bool_dtype(column):
         kind = column.astype("category")
+        held = infer_dtype(kind.cat.categories)  # of objects: which these are
+        objects = column.dtype == object and held not in ("string", "boolean")
+        if objects or held.startswith("mixed"):
+            raise UserError(
+                f"column {name!r}, the target, holds {held} objects: make numbers of them, as "
+                f"table[{name!r}].astype(float) does, or texts"
+            )
         found = [*map(str, kind.cat.categories)]
         names = named or tuple(found)
         places = pandas.Index(names).get_indexer(pandas.Index(found))

@@ -66,7 +66,8 @@ def labels_of(rows: Rows, target: str | int | None) -> Tensor | None:
         return None
     if not isinstance(y, Tensor) or y.ndim != 1 or y.is_floating_point() or y.is_complex():
         return None
-    return y.long() if int(y.min()) >= 0 else None
+    classes = y.long()  # of uint16 PyTorch has no minimum
+    return classes if int(classes.min()) >= 0 else None
 
 
 def check_classes(

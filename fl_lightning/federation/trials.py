@@ -180,7 +180,8 @@ def _checked_loss(loss: TaskLoss, out: Any, y: Any, module: nn.Module) -> Tensor
     except Exception as error:
         kinds = ", ".join(f"{t.dtype} of shape {tuple(t.shape)}" for t in tree_leaves(y))
         fix = "choose another loss, such as mse, or other targets"
-        if isinstance(y, Tensor) and y.dtype in (torch.int8, torch.int16, torch.int32):
+        whole = isinstance(y, Tensor) and not y.is_floating_point() and y.dtype != torch.int64
+        if is_cross_entropy(loss) and whole:
             fix = "classes are int64, as y.long() makes them"
         raise ModelError(
             f"the loss {name} cannot compare the output of {class_name(module)} with two "

@@ -25,6 +25,9 @@ from fl_lightning.data.dataset import rows as count
 from fl_lightning.errors import UserError, first_sentence
 from fl_lightning.runs.code import copy_of
 
+MOST_CLASSES = 2**18
+"""As many as a vocabulary has. Higher numbers are amounts or times, and their names fill memory."""
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -121,11 +124,12 @@ def _with_owners(source: Chosen, data: FederatedData) -> TrainTest:
     return train, test
 
 
-def number_names(*targets: Tensor) -> tuple[str, ...]:
+def number_names(*targets: Any) -> tuple[str, ...]:
     """The names of classes that are numbers; none if targets are no classes of samples."""
-    if any(y.ndim != 1 or y.dtype != torch.int64 or y.min() < 0 for y in targets):
+    if not all(isinstance(y, Tensor) and y.ndim == 1 and y.dtype == torch.int64 for y in targets):
         return ()
-    return tuple(map(str, range(1 + max(int(y.max()) for y in targets))))
+    lowest, highest = min(int(y.min()) for y in targets), max(int(y.max()) for y in targets)
+    return tuple(map(str, range(highest + 1))) if 0 <= lowest <= highest < MOST_CLASSES else ()
 
 
 def _not_finite(data: DeviceDataset) -> int:

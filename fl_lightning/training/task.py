@@ -180,9 +180,10 @@ class Task:
             self.module.to(home)
 
 
-def _check_shifted(x: Any, y: Tensor) -> None:
+def _check_shifted(x: Any, y: Any) -> None:
     """Refuse tokens as their own targets, which a model learns to copy."""
-    if isinstance(x, Tensor) and x.dtype == y.dtype == torch.int64 and x[:8].equal(y[:8]):
+    tokens = all(isinstance(t, Tensor) and t.dtype == torch.int64 for t in (x, y))
+    if tokens and x[:8].equal(y[:8]):
         raise UserError(
             "the targets are the tokens themselves, which a model learns to copy: shift them by "
             "one, as in FederatedData((tokens[:, :-1], tokens[:, 1:]), ...), or give a model of "

@@ -37,6 +37,15 @@ def test_inputs_are_normalized_images():
     torch.testing.assert_close(x, (data.x[index].float() / 255 - mean) / std)
 
 
+def test_images_of_one_sample_keep_their_own_shapes():
+    images = {"rgb": RGB + 51, "mask": RGB[:, :1] + 255, "small": RGB[..., :2] + 102}
+    data = DeviceDataset(images, torch.zeros(2))
+    for name, x in data.inputs(torch.arange(2)).items():
+        torch.testing.assert_close(x, images[name].float() / 255)
+    with pytest.raises(ValueError, match="one for each channel"):
+        DeviceDataset(images, torch.zeros(2), mean=(0.5,) * 3, std=(0.5,) * 3)
+
+
 def test_features_are_taken_as_they_are():
     x = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     data = DeviceDataset(x, torch.zeros(5, dtype=torch.int64), ("a",))
@@ -182,6 +191,8 @@ def test_the_digest_names_samples_labels_normalization_and_who_holds_what():
     changes += [{"lists": ([0, 1, 2], [3])}, {"lists": ([0, 2], [1, 3])}]
     assert len({digest(**change) for change in changes}) == 7
     assert digest() == digest(seed=1)
+    half = torch.tensor([[0.0, 1.0], [2.0, 3.0]], dtype=torch.bfloat16)
+    assert DeviceDataset(half, half).digest != DeviceDataset(half, half.flip(0)).digest
 
 
 @pytest.mark.parametrize(

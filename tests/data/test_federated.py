@@ -42,6 +42,7 @@ class Samples(Dataset[Any]):
         OWNERS,
         OWNERS.numpy(),
         OWNERS.tolist(),
+        [*OWNERS],
         pandas.Series(OWNERS.numpy()),
         [[k for k in range(24) if k % 4 == owner] for owner in range(4)],
         [torch.arange(owner, 24, 4) for owner in range(4)],
@@ -63,6 +64,7 @@ def test_owners_are_named_and_sorted():
     assert data.partition[0].tolist() == list(range(1, 24, 3))
     numbers = FederatedData((X, Y), clients=[10, 9, 200] * 8)
     assert numbers.names == ("9", "10", "200")
+    assert FederatedData((X, Y), clients=[b"\x02", b"\x01"] * 12).partition[1].tolist()[0] == 0
 
 
 def test_a_column_of_owners_is_no_part_of_a_row():
@@ -86,10 +88,19 @@ def test_tensors_and_mapped_files_are_not_copied(tmp_path):
     assert data.train["x"].equal(X)
 
 
+class Doubled(TensorDataset):
+    """Tensors with a transform of their own."""
+
+    def __getitem__(self, k: int) -> Any:
+        x, y = super().__getitem__(k)
+        return 2 * x, y
+
+
 @pytest.mark.parametrize(
     ("rows", "wanted"),
     [
         (TensorDataset(X, Y), (X, Y)),
+        (Doubled(X, Y), (2 * X, Y)),
         (Samples(lambda k: (X[k], int(Y[k]))), (X, Y)),
         (Samples(lambda k: {"x": X[k].numpy(), "y": int(Y[k])}), {"x": X, "y": Y}),
         (Samples(lambda k: ({"a": X[k], "b": (X[k], Y[k])}, Y[k])), ({"a": X, "b": (X, Y)}, Y)),
@@ -111,6 +122,8 @@ def test_schemes_see_the_classes_and_the_seed():
     assert seeded.partition.digest == schemes.shards(Y, 3, 1).digest
     unlabeled = FederatedData((X, X[:, 0]), clients=partitions.iid(clients=3))
     assert unlabeled.partition.sizes.tolist() == [8, 8, 8]
+    small = FederatedData((X, Y.to(torch.uint16)), clients=partitions.shards(clients=3), seed=1)
+    assert small.partition.digest == schemes.shards(Y, 3, 1).digest
     own = FederatedData(X, clients=lambda y, seed: Partition.from_owners(OWNERS, 4))
     assert own.num_clients == 4
 
@@ -203,6 +216,8 @@ NAN[[3, 5], 1] = torch.nan
         (Samples(lambda k: (X[k], "a")), {}, "train[1]"),
         (Samples(lambda k: X[0][: k % 3]), {}, "same shape"),
         (Samples(object), {}, "one batch"),
+        (Samples(lambda k: {"x": X[k]} if k else {"x": X[k], "y": Y[k]}), {}, "one batch ('y')"),
+        (Samples(object, 0), {"clients": []}, "no rows"),
         (Stream(), {}, "IterableDataset"),
         ([TensorDataset(X, Y)] * 2, {"clients": [0, 1]}, "train[0] is a TensorDataset"),
         (DataLoader(TensorDataset(X, Y)), {}, "train is a DataLoader"),

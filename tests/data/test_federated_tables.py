@@ -73,6 +73,27 @@ def test_owners_that_are_numbers_are_sorted_as_numbers(source):
     assert data.partition.sizes.tolist() == [5] * 12
 
 
+def test_a_row_that_is_longer_than_the_header_is_refused(tmp_path):
+    file = tmp_path / "table.csv"
+    file.write_text("age,delay,site\n" + "1,2,a\n" * 9 + "1,5,2,a\n")
+    with pytest.raises(UserError, match="line 11"):
+        read(file, target="delay", clients="site")
+
+
+def test_owners_may_be_numbers_in_some_rows_and_texts_in_others(source):
+    frame = table()[["age", "delay"]].assign(site=[*map(str, range(50)), *["eve"] * 10])
+    data = read(source(frame), target="delay", clients="site")
+    assert {*data.names} == {*frame["site"]}
+    assert data.partition[data.names.index("eve")].tolist() == [*range(50, 60)]
+
+
+@pytest.mark.parametrize("values", [[1, "1", "x"], [1, 2.5, 3], [True, "x", False]])
+def test_a_target_of_other_objects_than_texts_is_refused(values: list[Any]):
+    frame = table().assign(kind=pandas.Series(values * 20, dtype=object))
+    with pytest.raises(UserError, match="'kind', the target"):
+        read(frame, target="kind", clients="site", columns=["age"])
+
+
 @pytest.mark.parametrize("target", ["late", "smoker"])
 def test_texts_and_truth_values_are_classes(source, target: str):
     frame = table()[["age", target, "site"]]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import LBFGS, SGD, Adafactor, Optimizer
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR
+from torch.utils.checkpoint import checkpoint
 
 import fl_lightning as fl
 from fl_lightning.callbacks import EarlyStopping
@@ -346,6 +347,10 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("Linear", "shape 5"),
     ),
     "head": (lambda: trainer(loss="mse").fit(TwoHeads(5, 1), numbers()), ("'left'",)),
+    "complex": (
+        lambda: trainer(loss="mse").fit(nn.Linear(5, 1, dtype=torch.complex64), numbers()),
+        ("weight is complex",),
+    ),
     "callback": (lambda: trainer(callbacks=3), ("callbacks=[...]",)),
     "no logger": (lambda: trainer(loggers=["csv"]), ("'csv'", "CSVLogger")),
     "no callback": (lambda: trainer(callbacks=[3]).fit(Lit(), data()), ("int", "on_round_end")),
@@ -385,6 +390,17 @@ def test_what_parallel_clients_cannot_run_is_named_by_the_users_class() -> None:
     mine = module(training_step=draws)
     with pytest.raises(fl.UserError, match=r"^Mine draws random numbers"):
         trainer(executor="stacked").fit(mine, data())
+
+
+def test_checkpoints_of_activations_cannot_run_in_parallel() -> None:
+    class Recomputed(nn.Linear):
+        def forward(self, x: Tensor) -> Any:
+            return checkpoint(super().forward, x, use_reentrant=False)
+
+    given = fl.FederatedData(tuple(rows().values()), clients=owners())
+    trainer(rounds=1).fit(Recomputed(6, 3), given)
+    with pytest.raises(fl.UserError, match="saved tensor hooks"):
+        trainer(rounds=1, executor="stacked").fit(Recomputed(6, 3), given)
 
 
 def test_there_is_no_history_before_fit() -> None:

@@ -10,6 +10,7 @@ import torch
 import torchmetrics
 from fit_program import WithMetric
 from least_squares import rows as regression_rows
+from lightning import LightningModule
 from lightning_modules import Lit, data, distance, rows, trainer
 from torch import nn
 
@@ -134,6 +135,19 @@ def test_scores_of_binary_targets(dtype: torch.dtype, columns: tuple[int, ...]) 
     assert fit.history["test/f1"].iloc[-1] == pytest.approx(f1.item())
 
 
+def test_targets_of_numbers_may_be_whole() -> None:
+    x, y, owners = regression_rows()
+    given = fl.FederatedData((x, y.round().long()), clients=owners, test=0.3)
+    module = nn.Linear(1, 1).double()
+    found = trainer(loss="mse", metrics=["rmse", "mae", "r2"]).test(module, given)
+    x, y = given.test
+    off = module(x)[:, 0] - y
+    assert found["test/rmse"] == pytest.approx(off.square().mean().sqrt().item())
+    assert found["test/mae"] == pytest.approx(off.abs().mean().item())
+    explained = 1 - (off.square().mean() / y.double().var(correction=0)).item()
+    assert found["test/r2"] == pytest.approx(explained, abs=1e-6)  # torchmetrics adds in float32
+
+
 def test_several_labels_a_row_are_counted_one_by_one() -> None:
     x, _, owners = regression_rows()
     y = (x > torch.tensor([0.2, 0.8])).long()
@@ -189,6 +203,59 @@ def test_classes_of_an_own_loss_are_named() -> None:
         fit.fit(nn.Linear(6, 3), fl.FederatedData((x, y), clients=[0] * 60, test=0.5))
     given = fl.FederatedData((x, y), clients=[0] * 60, test=0.5, classes="abc")
     assert "test/f1" in fit.fit(nn.Linear(6, 3), given).scalars
+
+
+@pytest.mark.parametrize(("highest", "named"), [(9, True), (2**18, False)])
+def test_numbers_above_those_of_a_vocabulary_are_no_classes(
+    highest: int, named: bool, capsys: Any
+) -> None:
+    x, _, owners = regression_rows()
+    y = torch.zeros(len(x), dtype=torch.int64)
+    y[0] = highest
+    trainer(lr=0.1, local_steps=1).fit(TwoTargets(), fl.FederatedData((x, y), clients=owners))
+    assert ("number of classes" in capsys.readouterr().out) == named
+
+
+class TwoTargets(LightningModule):
+    """A line for each of two targets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines = nn.Linear(1, 2).double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.lines(x)
+
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        x, y = batch
+        return loss_of_two(self(x), y)
+
+    def test_step(self, batch: Any, index: int) -> None:
+        self.log("test/loss", self.training_step(batch, index))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def loss_of_two(out: torch.Tensor, y: Any) -> torch.Tensor:
+    both = [y["one"], y["two"]] if isinstance(y, dict) else [y, y]
+    return nn.functional.mse_loss(out, torch.stack(both, 1).to(out))
+
+
+@pytest.mark.parametrize("module", [TwoTargets(), nn.Linear(1, 2).double()], ids=["lit", "plain"])
+def test_a_row_may_have_several_targets(module: nn.Module) -> None:
+    x, y, owners = regression_rows()
+    given = fl.FederatedData((x, {"one": y, "two": -y}), clients=owners, test=0.3)
+    lit = isinstance(module, LightningModule)
+    fit = trainer() if lit else trainer(loss=loss_of_two, lr=0.1)
+    fit.fit(module, given)
+    x, y = given.test
+    found = fit.history["test/loss"].iloc[-1]
+    assert found == pytest.approx(loss_of_two(module(x), y).item())
+    assert "test/accuracy" not in fit.history
+    if not lit:
+        with pytest.raises(fl.UserError, match="cross_entropy cannot compare"):
+            trainer(lr=0.1).fit(module, given)
 
 
 class Tagger(nn.Module):
