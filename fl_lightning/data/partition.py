@@ -64,12 +64,12 @@ class Partition:
     @classmethod
     def from_lists(cls, lists: Iterable[Iterable[int]]) -> "Partition":
         """The partition with one list of positions per client, such as `[[0, 2], [1]]`."""
-        parts = [
-            part.long() if isinstance(part, Tensor) else torch.tensor(list(part), dtype=torch.int64)
-            for part in lists
-        ]
+        parts = [part if isinstance(part, Tensor) else torch.tensor(list(part)) for part in lists]
+        if any(len(part) and part.is_floating_point() for part in parts):
+            raise UserError("positions are fractions: give whole numbers")
         sizes = torch.tensor([0, *map(len, parts)])
-        return cls(torch.cat([sizes.new_zeros(0), *parts]), sizes.cumsum(0))
+        positions = [sizes.new_zeros(0), *(part.long() for part in parts)]
+        return cls(torch.cat(positions), sizes.cumsum(0))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -126,12 +126,9 @@ def _chunks(
     try:
         header = pandas.read_csv(path, nrows=0).columns
         _check_named(header, target, owner, columns)
-        # naming all columns would accept rows that are longer than the header
-        used = None if columns is None else [*{*columns, target, *kinds}]
-        # categories of each chunk are merged: few chunks take less time
-        step = max(1, 4 * BLOCK // max(1, len(used or header)))
-        options: Any = {"dtype": kinds, "usecols": used, "index_col": False}
-        with pandas.read_csv(path, chunksize=step, **options) as chunks:
+        step = max(1, 4 * BLOCK // max(1, len(header)))  # categories of each chunk are merged
+        # all columns are read: with some, pandas would accept rows longer than the header
+        with pandas.read_csv(path, chunksize=step, dtype=kinds, index_col=False) as chunks:
             for chunk in chunks:
                 for name in (target, owner):
                     if name in chunk and not pandas.api.types.is_numeric_dtype(chunk[name]):
@@ -140,9 +137,7 @@ def _chunks(
     except (OSError, ValueError) as error:
         if isinstance(error, UserError):
             raise
-        said = (
-            str(error).removeprefix("Error tokenizing data. ").strip()
-        )  # what follows has the line
+        said = str(error).removeprefix("Error tokenizing data. ").strip()  # the rest has the line
         raise UserError(f"{path} cannot be read as a CSV file: {said}") from error
 
 

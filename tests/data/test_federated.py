@@ -208,6 +208,7 @@ NAN[[3, 5], 1] = torch.nan
         ((X, Y), {"clients": [[0, 1], [1, 2]]}, "row 1"),
         ((X, Y), {"clients": [[0, 1], [24]]}, "24"),
         ((X, Y), {"clients": [[0, 1], [-1]]}, "negative"),
+        ((X, Y), {"clients": [[0, 1], [2.9]]}, "fractions"),
         ((X, Y), {"clients": Partition.from_lists([[0], [30]])}, "30"),
         ((X, X[:, 0]), {"clients": partitions.dirichlet(clients=3)}, "dirichlet"),
         ((NAN, Y), {}, "column 1 of train[0] is NaN or infinite in 2 of 24 rows"),

@@ -73,11 +73,12 @@ def test_owners_that_are_numbers_are_sorted_as_numbers(source):
     assert data.partition.sizes.tolist() == [5] * 12
 
 
-def test_a_row_that_is_longer_than_the_header_is_refused(tmp_path):
+@pytest.mark.parametrize("columns", [None, ["age"]])
+def test_a_row_that_is_longer_than_the_header_is_refused(columns: list[str] | None, tmp_path):
     file = tmp_path / "table.csv"
     file.write_text("age,delay,site\n" + "1,2,a\n" * 9 + "1,5,2,a\n")
     with pytest.raises(UserError, match="line 11"):
-        read(file, target="delay", clients="site")
+        read(file, target="delay", clients="site", columns=columns)
 
 
 def test_owners_may_be_numbers_in_some_rows_and_texts_in_others(source):
