@@ -3,7 +3,8 @@
 The blocks of a page run in order, in one folder. A block marked `bash` or `python` is run, one
 marked `sh` or `text` is not. A Python block with a title is saved under it. Runs are shortened: a
 twentieth of their rounds, one where none are given, of one local step on a batch of eight, on one
-rank, without a compiler; large data sets are replaced by small random ones.
+rank, without a compiler; two epochs of fine-tuning in place of five. Large data sets are replaced
+by small random ones.
 """
 
 import ast
@@ -61,13 +62,20 @@ def small(channels: int, side: int, classes: int) -> Callable[..., tuple[DeviceD
     return lambda root: (random(1200), random(100))
 
 
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    write_images(folder, ["train/cat", "train/dog"], each=100, size=(32, 32))
+    write_images(folder, ["test/cat", "test/dog"], each=2, size=(32, 32))
+    return folder
+
+
 @pytest.fixture
-def workplace(tmp_path, monkeypatch):
+def workplace(images, tmp_path, monkeypatch):
     """A folder like a clone, with a folder of images, and small stand-ins for downloads."""
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
-    images = tmp_path / "path/to/folder"
-    write_images(images, ["train/cat", "train/dog"], each=100, size=(32, 32))
-    write_images(images, ["test/cat", "test/dog"], each=2, size=(32, 32))
+    (tmp_path / "path/to").mkdir(parents=True)
+    (tmp_path / "path/to/folder").symlink_to(images)
     for name, shape in STAND_INS.items():
         source = small(*shape)
         source.__name__ = name
@@ -78,9 +86,9 @@ def workplace(tmp_path, monkeypatch):
 
 
 def shortened(arguments: list[str]) -> list[str]:
-    """A recipe's arguments without those of the launcher, and with a twentieth of the rounds."""
+    """A recipe's arguments without those of the launcher, and for a shorter run."""
     dropped = {i + k for i, a in enumerate(arguments) if a in LAUNCHING for k in (0, 1)}
-    kept = [a for i, a in enumerate(arguments) if i not in dropped]
+    kept = ["1,2" if a == "1,5" else a for i, a in enumerate(arguments) if i not in dropped]
     rounds = int(kept[kept.index("--rounds") + 1]) if "--rounds" in kept else 20
     short = ["--rounds", str(max(1, rounds // 20)), "--local-steps", "1"]
     if not any("batch-size" in argument for argument in kept):

@@ -28,7 +28,7 @@ def load(text: str) -> Any:
     return deepcopy(_parse(text))
 
 
-@lru_cache(8)  # a table reads the same files for every run that it plans
+@lru_cache(256)  # a table reads the same files for every run that it plans
 def _parse(text: str) -> Any:
     try:
         return _yaml().load(text)

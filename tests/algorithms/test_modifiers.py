@@ -202,8 +202,15 @@ def test_a_combination_without_meaning_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize("sent", [name for name in SEND if name != "none"])
-@pytest.mark.parametrize("personal", [M.unchanged, M.head, M.norm, partial(M.word, "bias")])
-@pytest.mark.parametrize("base", ["scaffold", "feddyn"])
+@pytest.mark.parametrize(
+    ("base", "personal"),
+    [
+        ("scaffold", M.unchanged),
+        ("scaffold", M.norm),
+        ("feddyn", M.head),
+        ("feddyn", partial(M.word, "bias")),
+    ],
+)
 def test_executors_agree_on_personal_parts_and_compression(
     base: str, personal: Callable[[], Modifier], sent: str
 ) -> None:

@@ -142,7 +142,8 @@ def test_fedvras_dual_has_learnt_a_times_the_moves() -> None:
 def test_duals_and_variates_reach_the_stationary_point_fedavg_misses(
     algorithm: Algorithm, exact: bool
 ) -> None:
-    run = regression(algorithm, rounds=60, lr=0.2, sampler=all_three, executor=STACKED)
+    rounds = 50 if exact else 10
+    run = regression(algorithm, rounds=rounds, lr=0.2, sampler=all_three, executor=STACKED)
     assert mean_gradient(run.w.detach()).norm() > 1
-    distance = float(mean_gradient(round_after_round(run, 60).w.detach()).norm())
+    distance = float(mean_gradient(round_after_round(run, rounds).w.detach()).norm())
     assert distance < 1e-9 if exact else distance > 0.1

@@ -18,7 +18,7 @@ from fl_lightning.terms import AdaptiveClipping, Quantize, TopK
 COHORTS = [[0, 1, 2, 4, 5], [3], [2, 3], [0, 1, 3, 4]]
 """Also one and two clients for three ranks."""
 
-ROUNDS = 5
+ROUNDS = 4
 
 
 def cohort(num_clients: int, seed: int, round: int) -> list[int]:

@@ -15,6 +15,7 @@ import pictures
 import problems
 import pytest
 import refusals
+import sklearn.datasets
 import torch
 from lightning.fabric import Fabric
 
@@ -23,6 +24,7 @@ import fl_lightning.callbacks.checkpoint
 fl_lightning.callbacks.checkpoint.SPACING = 0  # every n-th round is saved, however short
 pictures.leave_out()
 matplotlib.rcParams["savefig.dpi"] = 30  # pictures are drawn, and not looked at
+sklearn.datasets.load_digits = cache(sklearn.datasets.load_digits)  # which parses a text
 registry = lightning.fabric.fabric
 registry._load_external_callbacks = cache(registry._load_external_callbacks)  # of all packages
 torch.cuda.is_available = cache(torch.cuda.is_available)  # which a trace asks at each operation

@@ -116,7 +116,7 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
         if same := by_results.get(results := _results(config)):
             same.cells.append(cell)
             continue
-        folder = _new_folder(runs, cell, seed, {job.folder for job in jobs})
+        folder = _new_folder(runs, cell, seed, {*existing, *(job.folder for job in jobs)})
         kinds = {kind: choice.default for kind, choice in experiment.offered.items()}
         defaults = kinds | component_defaults(experiment.chosen)
         whole = experiment_of(str(recipe), line) if "rounds" in given(further) else experiment
@@ -188,11 +188,14 @@ def _results(config: Config) -> Hashable:
 
 
 def _new_folder(runs: Path, cell: Cell, seed: int, taken: Collection[Path]) -> Path:
-    """A folder named by the cell; a file's name has at most 255 bytes."""
+    """A folder named by the cell; a file's name has at most 255 bytes.
+
+    One that another command has begun since is none of those taken: it holds the same run.
+    """
     labels = "-".join(_slug(part) for part in (cell.column, cell.row, cell.tuned) if part)
     name = f"{labels.encode()[:200].decode(errors='ignore')}-s{seed}"
     folders = chain([runs / name], (runs / f"{name}-{number}" for number in count(2)))
-    return next(f for f in folders if f not in taken and not (f / "config.yaml").exists())
+    return next(f for f in folders if f not in taken)
 
 
 def _slug(text: str) -> str:

@@ -25,7 +25,7 @@ from fl_lightning.runs.folder import saved_rounds
 METHODS = "methods: {fedavg: {}, fedsam: {}, scaffold: {}}"
 TABLE = f"""\
 recipe: digits
-rounds: 100
+rounds: 50
 clients: 10
 local_steps: 1
 checkpoint_every: 2
@@ -151,12 +151,12 @@ def test_ctrl_c_saves_the_round_and_a_failed_run_stops_no_other(capsys):
     assert "the same command continues" in err
     saved = saved_rounds(Path("runs/table/skewed-scaffold-s0"))
     log = Path("runs/table/logs/skewed-scaffold-s0.log").read_text()
-    assert saved[-1] == rounds("skewed-scaffold-s0") < 100, log
+    assert saved[-1] == rounds("skewed-scaffold-s0") < 50, log
     assert "2 of 3 runs are missing" in out
 
 
 def test_two_commands_at_once_make_each_run_once():
-    Path("table.yaml").write_text(TABLE.replace("rounds: 100", "rounds: 3"))
+    Path("table.yaml").write_text(TABLE.replace("rounds: 50", "rounds: 3"))
     assert jobs.end([begin(name, "--format", "csv") for name in ("one", "other")], 120) == [0, 0]
     assert shown("one") == shown("other")
     assert len(list(Path("runs/table").glob("*/metrics.csv"))) == 3
@@ -165,7 +165,7 @@ def test_two_commands_at_once_make_each_run_once():
 
 def test_stacked_runs_are_stopped_resumed_and_equal_to_single_ones():
     """The rows differ in more than numbers; each stack has a row's seeds."""
-    Path("table.yaml").write_text(TABLE.replace("rounds: 100", "rounds: 12"))
+    Path("table.yaml").write_text(TABLE.replace("rounds: 50", "rounds: 12"))
     further = ["--methods", "fedsam,scaffold", "--seeds", "0,1", "--stack", "2"]
     parent = begin("stopped", *further)
     wait_for(lambda: rounds("skewed-fedsam-s0") > 2)
@@ -196,5 +196,5 @@ def test_runs_end_when_the_process_that_forked_them_is_killed():
     assert said.count("the fork server was killed") == 2
     for method in ("fedavg", "fedsam"):
         run = Path(f"runs/table/skewed-{method}-s0")
-        assert saved_rounds(run)[-1] == rounds(run.name) < 100, said
-    assert rounds("skewed-scaffold-s0") == 100, "a new server has made the third run"
+        assert saved_rounds(run)[-1] == rounds(run.name) < 50, said
+    assert rounds("skewed-scaffold-s0") == 50, "a new server has made the third run"

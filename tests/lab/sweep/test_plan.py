@@ -10,6 +10,7 @@ from locations import ROOT
 from run_folders import compared, run
 
 from fl_lightning.__main__ import main
+from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.lab.commands.table import TableOptions
 from fl_lightning.lab.sweep.layout import choose, layout
 from fl_lightning.lab.sweep.plan import Job, plan
@@ -98,6 +99,19 @@ def test_runs_that_cannot_be_stacked_train_alone(planned, tmp_path):
     assert [job.state for job in jobs] == ["finished"] * 2
     for name in "ab":
         assert "algorithm.beta 1.0 and 2.0" in (tmp_path / name).read_text()
+
+
+def test_a_run_that_another_command_begins_meanwhile_keeps_its_folder(planned, monkeypatch):
+    (first,) = planned(SMALL + "rows: {fedavg: {}}\n")
+
+    def meanwhile(*args):
+        finished(first, 0.5)
+        return experiment_of(*args)
+
+    monkeypatch.setattr("fl_lightning.lab.sweep.plan.experiment_of", meanwhile)
+    (second,) = planned(SMALL + "rows: {fedavg: {}}\n")
+    assert second.folder == first.folder
+    assert second.state == "finished"
 
 
 def test_a_row_may_have_several_callbacks(planned):
