@@ -5,11 +5,11 @@ from dataclasses import fields, is_dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from fl_lightning.core.curves import Coefficients, Curve, OfRound, Place, curves_in, with_number
+from fl_lightning.core.lr_sum import lr_sum
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.prediction import Predict, from_logits
 from fl_lightning.core.term import States, Term, TermOracle, View
@@ -165,7 +165,7 @@ class Algorithm:
         That is their sum for plain SGD, and more with momentum; weight decay is left out. SCAFFOLD,
         FedCM and others divide a displacement by it to estimate the mean gradient.
         """
-        return _lr_sum(self.local, tuple(lrs))
+        return lr_sum(self.local, tuple(lrs))
 
     def __repr__(self) -> str:
         return f"Algorithm({', '.join(map(_shown, self.terms))})"
@@ -270,19 +270,6 @@ def _at(algorithm: Algorithm, round: int, rounds: int) -> Algorithm:
         return algorithm.with_coefficients(algorithm.coefficients(round, rounds))
     except UserError as error:
         raise UserError(f"{error}, in round {round + 1:,} of {rounds:,}") from error
-
-
-@lru_cache
-def _lr_sum(local: LocalFactory, lrs: tuple[float, ...]) -> float:
-    """See `Algorithm.lr_sum`; cached, since many visits have the same learning rates."""
-    w = nn.Parameter(torch.zeros((), dtype=torch.float64))
-    optimizer = local([w])
-    for lr in lrs:
-        for group in optimizer.param_groups:
-            group.update(lr=lr, weight_decay=0.0)
-        w.grad = torch.ones_like(w)
-        optimizer.step()
-    return -w.item()
 
 
 def _shown(term: Term) -> str:

@@ -3,7 +3,7 @@
 import weakref
 from functools import partial
 from math import inf, nan
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -178,6 +178,26 @@ def test_base_lr_sum_is_that_of_a_client_of_mean_size(visit, steps):
     run = federation(Algorithm(local=local), clients=classification(**visit), decays=False)
     expected = 0.1 * sum(2 - 0.5**k for k in range(steps))
     assert run.local_training.rates.base_lr_sum == pytest.approx(expected)
+
+
+class OtherSGD(SGD):
+    """SGD whose steps are taken to see how far they move."""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"dampening": 0.3},
+        {"momentum": 0.9, "dampening": 0.3},
+        {"momentum": 0.9, "nesterov": True},
+        {"momentum": 0.5, "maximize": True, "weight_decay": 0.1},
+    ],
+)
+def test_lr_sum_is_how_far_steps_of_sgd_move_a_weight(options: dict[str, Any]):
+    lrs = [0.1, 0.3, 0.2, 0.05]
+    found, expected = (Algorithm(local=partial(o, lr=1.0, **options)) for o in (SGD, OtherSGD))
+    assert found.lr_sum(lrs) == pytest.approx(expected.lr_sum(lrs), rel=1e-15)
 
 
 def test_the_average_visit_follows_the_learning_rates():
