@@ -39,8 +39,8 @@ OPTIONS = f"{EVENTS}0000000000.options"
 """The event file with the options. It is the first, since TensorBoard takes the first options."""
 
 SHOWN_CLIENTS = 1000
-"""Most clients in the picture of the partition, which has about as many columns of pixels; and most
-classes, which are its rows: of more there is no picture."""
+"""Most clients in the picture of the partition, which has about as many columns of pixels. There is
+no picture of more classes than that, which are its rows."""
 
 
 class TensorBoard(TensorBoardLogger):
