@@ -81,11 +81,13 @@ class Checkpoint:
             self._save(federation)
 
     def on_round_start(self, federation: Federation, cohort: Sequence[int]) -> None:
-        """Restore the `best.pt` that the end of a run has replaced, now that the run continues."""
+        """Restore the `best.pt` that a last round has replaced, now that a round follows it.
+
+        It is the same round again if the run was killed before its checkpoint.
+        """
         former = self.folder / "best.pt"
-        if self.monitor in self.last_only and federation.fabric.is_global_zero and former.exists():
+        if federation.fabric.is_global_zero and former.exists():
             former.replace(self.run / "best.pt")
-        self.last_only = frozenset()
 
     def on_round_logged(self, federation: Federation, metrics: Metrics) -> None:
         """Save a better `best.pt`; save a checkpoint where one is due, and at the end."""

@@ -8,11 +8,12 @@ r"""Tune options of a recipe with Optuna: ask for values, run, prune on the roun
 The first argument is a recipe, by name or as a file; its options follow. A space is LOW..HIGH, with
 :log for a logarithmic scale, or a list of values. The score is the last validation accuracy, on a
 tenth of each client's samples unless --validation says otherwise. The study and the runs lie in
---folder; the same command continues it, also in several processes at the same time. It needs the
-package optuna.
+--folder; the same command continues it, also in several processes at the same time. A trial that
+was killed or stopped does not count as one of --trials. It needs the package optuna.
 """
 
 import argparse
+import fcntl
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -69,6 +70,7 @@ def run(trial: "optuna.Trial", argv: list[str], o: argparse.Namespace) -> float:
     folder = o.folder / f"trial-{trial.number}"
     report = Report(trial, o.monitor)
     with folder.with_suffix(".log").open("w") as log, redirect_stdout(log):
+        fcntl.flock(log, fcntl.LOCK_EX)  # until the process ends: see counts
         experiment = experiment_of(o.recipe, [*argv, *values, "--run-dir", str(folder)])
         experiment.callbacks = [*experiment.callbacks, report]
         try:
@@ -82,6 +84,18 @@ def run(trial: "optuna.Trial", argv: list[str], o: argparse.Namespace) -> float:
     if report.pruned:
         raise TrialPruned
     return report.score
+
+
+def counts(trial: "optuna.trial.FrozenTrial", folder: Path) -> bool:
+    """Whether a trial has ended, or its process, which locks its log, is still at work."""
+    if trial.state.is_finished():
+        return True
+    with (folder / f"trial-{trial.number}.log").open("a") as log:
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -159,7 +173,7 @@ def main() -> None:
         last = f", {scores[max(scores)]:.4f}" if scores else ""
         print(f"trial {trial.number}: {_flags(trial.params)}  {state}{last}")
 
-    while len(study.get_trials(deepcopy=False)) < o.trials:
+    while sum(counts(trial, o.folder) for trial in study.get_trials(deepcopy=False)) < o.trials:
         study.optimize(
             lambda trial: run(trial, argv, o), 1, catch=RuntimeError, callbacks=[announce]
         )

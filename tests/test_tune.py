@@ -1,5 +1,6 @@
 """`recipes/tune.py`: trials of a recipe, pruned and failed ones, and a study that is continued."""
 
+import fcntl
 import runpy
 import sys
 from pathlib import Path
@@ -36,6 +37,21 @@ def test_a_study_is_continued_and_names_its_best_values(tmp_path, monkeypatch, c
         log = Path(f"runs/tune-digits/trial-{trial.number}.log").read_text()
         assert "held out for validation" in log
         assert [*trial.intermediate_values] == [1, 2]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+def test_a_trial_counts_unless_its_process_was_killed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = "digits", "--tune", "lr=0.1,0.2", *SMALL, "--trials"
+    tune(monkeypatch, *command, "1")
+    study = optuna.load_study(study_name="tune", storage="sqlite:///runs/tune-digits/study.db")
+    killed, at_work = study.ask(), study.ask()
+    with Path("runs/tune-digits/trial-2.log").open("w") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        tune(monkeypatch, *command, "3")
+    states = [trial.state.name for trial in study.trials]
+    assert (killed.number, at_work.number) == (1, 2)
+    assert states == ["COMPLETE", "RUNNING", "RUNNING", "COMPLETE"]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")

@@ -2,7 +2,7 @@
 
 import csv
 from argparse import Namespace
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -22,21 +22,20 @@ class MetricsCSV(Logger):
 
     Args:
         path: The file.
-        after: The number of rounds whose rows are kept from an existing file.
+        after: The number of rounds whose rows are kept from the existing file.
         last_only: Tags that the last of these rows has because the run ended there. They and the
             scores of personal models are dropped when another round follows.
+
+    Raises:
+        UserError: If one of the kept rows is missing or damaged. The file stays as it is.
     """
 
     def __init__(self, path: Path, after: int = 0, last_only: Collection[str] = ()):
         self.path, self._last_only = path, last_only
         self._columns: list[str] = ["round"]
         self._rows: list[dict[str, str]] = []
-        if after and path.exists():
-            with path.open(newline="", errors="replace") as file:
-                reader = csv.DictReader(file)
-                columns = list(reader.fieldnames or ())
-                if columns[:1] == self._columns:  # else it is damaged
-                    self._rows, self._columns = list(_ascending(reader, after)), columns
+        if after:
+            self._columns, self._rows = _saved(path, after)
         self._rewrite()
 
     @property
@@ -101,11 +100,21 @@ class MetricsCSV(Logger):
             writer.writerows(self._rows)
 
 
-def _ascending(rows: Iterable[dict[str, str]], last: int) -> Iterator[dict[str, str]]:
-    """The rows up to round `last`, without those from the first damaged one on."""
-    round = 0
-    for row in rows:
-        if not row["round"].isdecimal() or not round < int(row["round"]) <= last:
-            return
-        round = int(row["round"])
-        yield row
+def _saved(path: Path, rounds: int) -> tuple[list[str], list[dict[str, str]]]:
+    """The columns, and the rows of the first rounds, which were on disk before their checkpoint."""
+    rows, number = list[dict[str, str]](), 1
+    try:
+        with path.open(newline="", errors="replace") as file:
+            reader = csv.DictReader(file)
+            for number in range(1, rounds + 1):
+                row = next(reader)
+                if row["round"] != str(number):
+                    raise ValueError
+                [float(value) for value in row.values() if value != ""]  # or a ValueError
+                rows.append(row)
+            return list(reader.fieldnames or ()), rows
+    except (FileNotFoundError, StopIteration, KeyError, ValueError, TypeError, csv.Error):
+        raise UserError(
+            f"{path} lacks round {number} of {rounds} that are saved, or is damaged there: restore "
+            "it, or delete the folder to run it again"
+        ) from None

@@ -39,7 +39,7 @@ def test_a_run_that_sends_nothing_ends_without_the_global_model(tmp_path, capsys
 
 
 ODD = {
-    "metrics.csv": (b"\xff\x00\xfe" * 50, ""),
+    "metrics.csv": (b"\xff\x00\xfe" * 50, "metrics.csv lacks round 1"),
     "environment.yaml": (b"{a: [", ""),
     "checkpoints/round-1-copy.ckpt": (b"a user's", ""),
     "config.yaml": (b"", "config.yaml is damaged"),

@@ -10,7 +10,7 @@ import torch
 from refusals import experiment, scaffold
 
 from fl_lightning import DeviceDataset, Federation
-from fl_lightning.callbacks import Evaluation
+from fl_lightning.callbacks import Checkpoint, Evaluation
 
 
 class Average:
@@ -146,3 +146,34 @@ def test_an_extended_run_has_the_scores_of_one_made_at_once(accuracies, tmp_path
     assert extended == whole
     best = [torch.load(tmp_path / f / "best.pt") for f in ("whole", "extended")]
     assert all(torch.equal(*pair) for pair in zip(*(b.values() for b in best), strict=True))
+
+
+def test_a_last_round_that_is_killed_before_its_checkpoint_keeps_the_best_before(
+    tmp_path, monkeypatch
+):
+    class Scores(Evaluation):
+        def measure(self, federation: Federation) -> dict[str, float]:
+            self.scored = federation.round
+            return {"test/accuracy": {2: 0.5, 3: 0.9, 4: 0.4}[self.scored]}
+
+    class Killed(BaseException):
+        pass
+
+    def killed(self, federation: Federation) -> None:
+        if federation.round == 3:
+            raise Killed
+        save(self, federation)
+
+    save = Checkpoint._save
+    monkeypatch.setattr("fl_lightning.training.task.Evaluation", Scores)
+    monkeypatch.setattr("fl_lightning.callbacks.checkpoint.SPACING", 0)
+    argv = "--evaluate-every", "2", "--checkpoint-every", "1"
+    with monkeypatch.context() as first:
+        first.setattr(Checkpoint, "_save", killed)
+        with pytest.raises(Killed):
+            experiment(tmp_path, *argv, "--rounds", "3").run()
+    kept = (tmp_path / "checkpoints/best.pt").read_bytes()
+    experiment(tmp_path, "--resume").run()
+    assert (tmp_path / "best.pt").read_bytes() != kept
+    experiment(tmp_path, "--rounds", "4", "--resume").run()
+    assert (tmp_path / "best.pt").read_bytes() == kept
