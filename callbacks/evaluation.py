@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any, Literal
 
+from torch.utils._pytree import tree_leaves
 from torchmetrics import Metric
 
 from fl_lightning.callbacks.bases import Measure
@@ -27,7 +28,8 @@ class Evaluation(Measure):
 
     Args:
         test: The test set, on the device.
-        batch_size: Samples a forward pass; on a GPU up to 1,000, if they are small.
+        batch_size: Samples a forward pass; on a GPU up to 1,000, if they are small and have one
+            target each: of tokens the outputs are larger than the inputs.
         name: The first part of the scalars' names: "test", or "val" for a validation part.
         metrics: Names of `fl_lightning.callbacks.metrics.METRICS`, or torchmetrics objects by name.
 
@@ -47,7 +49,8 @@ class Evaluation(Measure):
     ):
         super().__init__(every)
         self.test, self.name = test, name
-        fit = GPU_BYTES // (4 * prod(test.shape)) if test.device.type == "cuda" else 0
+        single = tree_leaves(test.y)[0].ndim == 1
+        fit = GPU_BYTES // (4 * prod(test.shape)) if single and test.device.type == "cuda" else 0
         self.batch_size = max(batch_size, min(1000, fit))
         made = make_metrics(metrics, len(test.classes), test.device)
         own: dict[str, Metric | None] = {"accuracy": None} if test.classes else {}
