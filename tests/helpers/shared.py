@@ -18,12 +18,15 @@ import refusals
 import sklearn.datasets
 import torch
 from lightning.fabric import Fabric
+from tensorboard.summary.writer import event_file_writer
 
 import fl_lightning.callbacks.checkpoint
 
 fl_lightning.callbacks.checkpoint.SPACING = 0  # every n-th round is saved, however short
 pictures.leave_out()
 matplotlib.rcParams["savefig.dpi"] = 30  # pictures are drawn, and not looked at
+# TensorBoard sorts files of one second by their number as a text: 10 would come before 9
+event_file_writer._global_uid = event_file_writer.AtomicCounter(10**6)
 sklearn.datasets.load_digits = cache(sklearn.datasets.load_digits)  # which parses a text
 registry = lightning.fabric.fabric
 registry._load_external_callbacks = cache(registry._load_external_callbacks)  # of all packages
