@@ -184,6 +184,8 @@ def interpolate(
     if len(subjects) != 2:
         raise UserError(f"interpolate takes two runs, not {len(subjects)}")
     (first, a), (second, b) = subjects.items()
+    if a.run.config["loss"] != b.run.config["loss"]:
+        raise UserError("these runs have different losses: interpolate between two of one loss")
     line = analysis.interpolate(a.model, b.model, a.data, samples, points, span, a.task_loss)
     inside = (line.places >= 0) & (line.places <= 1)
     row = {

@@ -2,6 +2,7 @@
 
 import csv
 import re
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 
@@ -17,6 +18,7 @@ from fl_lightning.experiment import Experiment
 from fl_lightning.lab.analysis import predict
 from fl_lightning.lab.commands.analyses import Subject, classes, clients, interpolate
 from fl_lightning.models import mlp
+from fl_lightning.runs.config import Config
 from fl_lightning.runs.run import Run
 
 
@@ -124,6 +126,9 @@ def test_a_table_of_numbers_is_analyzed_by_its_own_loss_and_recorded_scores(tmp_
     assert loss(loss.weights).item() == pytest.approx(run.scalars["test/loss"][2], rel=1e-5)
     line = interpolate({"run": subject, "again": subject}, split="test", points=3).numbers
     assert line["highest between"].item() == pytest.approx(run.scalars["test/loss"][2], rel=1e-5)
+    other = replace(run, config=Config({**run.config, "loss": "cross_entropy"}))
+    with pytest.raises(UserError, match="different losses"):
+        interpolate({"run": subject, "other": Subject(other, "test", "cpu")}, split="test")
     rows = clients({"run": subject}, metric="mae").numbers
     recorded = read_csv(tmp_path / "run" / "clients.csv").query("round == 2")["mae"]
     assert rows["mean"].item() == pytest.approx(recorded.mean())
