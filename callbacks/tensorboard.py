@@ -38,9 +38,9 @@ EVENTS = "events.out.tfevents."
 OPTIONS = f"{EVENTS}0000000000.options"
 """The event file with the options. It is the first, since TensorBoard takes the first options."""
 
-SHOWN_CLIENTS = 1000
-"""Most clients in the picture of the partition, which has about as many columns of pixels. There is
-no picture of more classes than that, which are its rows."""
+MOST_SHOWN = 1000
+"""Most clients, and most classes, that the picture of a partition has pixels for. It shows first
+clients, and there is none of more classes."""
 
 
 class TensorBoard(TensorBoardLogger):
@@ -93,9 +93,9 @@ class TensorBoard(TensorBoardLogger):
     @rank_zero_only
     def log_partition(self, partition: Partition, y: Tensor, classes: tuple[str, ...]) -> None:
         """Draw the partition of the samples with these labels under IMAGES."""
-        if len(classes) > SHOWN_CLIENTS:
+        if len(classes) > MOST_SHOWN:
             return
-        first = partition.subset(torch.arange(min(len(partition), SHOWN_CLIENTS)))
+        first = partition.subset(torch.arange(min(len(partition), MOST_SHOWN)))
         figure = partition_heat_map(first.histogram(y, len(classes)), classes, len(partition))
         self.experiment.add_figure("partition", figure, 0)
 

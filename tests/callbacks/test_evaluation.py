@@ -39,7 +39,7 @@ def test_scores_are_the_same_bits_on_one_two_and_three_ranks():
 
 @pytest.mark.parametrize(("targets", "size"), [((), 1000), ((8,), 100)])
 def test_a_gpu_scores_many_small_samples_at_once_but_no_texts(targets, size, monkeypatch):
-    """Of which each token has as many scores as there are words."""
+    """A token of a text has as many scores as there are words."""
     data = DeviceDataset(torch.zeros(9, 8), torch.zeros(9, *targets, dtype=torch.int64))
     assert Evaluation(data).batch_size == 100
     monkeypatch.setattr(DeviceDataset, "device", torch.device("cuda"))

@@ -20,7 +20,7 @@ import torch
 from pandas import DataFrame, concat
 from torch import Tensor
 
-from fl_lightning.callbacks.tensorboard import SHOWN_CLIENTS, draw_heat_map
+from fl_lightning.callbacks.tensorboard import MOST_SHOWN, draw_heat_map
 from fl_lightning.cli.arguments import ArgumentParser, check_figures
 from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.cli.recipes import experiment_of
@@ -142,10 +142,10 @@ def figure(schemes: Sequence[Scheme]) -> Figure:
     most = max(int(scheme.counts.max()) for scheme in schemes)
     classes = max(len(scheme.classes) for scheme in schemes)
     for scheme, (heat, sizes, held, distances) in zip(schemes, panels.T, strict=True):
-        image = draw_heat_map(heat, scheme.counts[:SHOWN_CLIENTS], scheme.classes, most)
+        image = draw_heat_map(heat, scheme.counts[:MOST_SHOWN], scheme.classes, most)
         figure.colorbar(image, ax=heat, label="samples")
         of_sizes, of_classes, of_distances = scheme.measures
-        some = f" (the first {SHOWN_CLIENTS:,} clients)" if len(of_sizes) > SHOWN_CLIENTS else ""
+        some = f" (the first {MOST_SHOWN:,} clients)" if len(of_sizes) > MOST_SHOWN else ""
         heat.set_title(scheme.label + some)
         sizes.hist(of_sizes, bins=torch.linspace(0, largest, 25))
         sizes.set(xlabel="samples of a client", ylabel="clients")
