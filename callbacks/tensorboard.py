@@ -39,8 +39,8 @@ OPTIONS = f"{EVENTS}0000000000.options"
 """The event file with the options. It is the first, since TensorBoard takes the first options."""
 
 MOST_SHOWN = 1000
-"""Most clients, and most classes, that the picture of a partition has pixels for. It shows first
-clients, and there is none of more classes."""
+"""Most clients, and most classes, in the picture of a partition, which has about as many pixels.
+Further clients are left out; with more classes there is no picture."""
 
 
 class TensorBoard(TensorBoardLogger):
