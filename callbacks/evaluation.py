@@ -1,10 +1,8 @@
 """Scores of the global model on the test set or the validation part."""
 
 from collections.abc import Iterable, Mapping
-from math import prod
 from typing import Any, Literal
 
-from torch.utils._pytree import tree_leaves
 from torchmetrics import Metric
 
 from fl_lightning.callbacks.bases import Measure
@@ -13,9 +11,6 @@ from fl_lightning.callbacks.scoring import score_together
 from fl_lightning.data import DeviceDataset
 from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Federation, Metrics
-
-GPU_BYTES = 16 * 2**20
-"""Bytes of float32 inputs in a forward pass on a GPU: 1,000 images of 32x32 pixels take 12 MB."""
 
 
 class Evaluation(Measure):
@@ -28,8 +23,7 @@ class Evaluation(Measure):
 
     Args:
         test: The test set, on the device.
-        batch_size: Samples a forward pass; on a GPU up to 1,000, if they are small and have one
-            target each: of tokens the outputs are larger than the inputs.
+        batch_size: Samples a forward pass, or more if they are small (see `forward_batch`).
         name: The first part of the scalars' names: "test", or "val" for a validation part.
         metrics: Names of `fl_lightning.callbacks.metrics.METRICS`, or torchmetrics objects by name.
 
@@ -48,10 +42,7 @@ class Evaluation(Measure):
         metrics: Iterable[str] | Mapping[str, Metric] = (),
     ):
         super().__init__(every)
-        self.test, self.name = test, name
-        single = tree_leaves(test.y)[0].ndim == 1
-        fit = GPU_BYTES // (4 * prod(test.shape)) if single and test.device.type == "cuda" else 0
-        self.batch_size = max(batch_size, min(1000, fit))
+        self.test, self.name, self.batch_size = test, name, batch_size
         made = make_metrics(metrics, len(test.classes), test.device)
         own: dict[str, Metric | None] = {"accuracy": None} if test.classes else {}
         named = {**made, **own, "loss": None}

@@ -24,6 +24,7 @@ from torch.optim import SGD, AdamW
 
 from fl_lightning import Algorithm, CropFlip, Federation, SequentialExecutor
 from fl_lightning.callbacks import Evaluation, Personalization
+from fl_lightning.callbacks.scoring import forward_batch
 from fl_lightning.executors import GraphExecutor
 
 DEVICE = "cuda"
@@ -187,8 +188,7 @@ def test_a_term_that_waits_for_the_device_trains_eagerly_and_leaves_the_allocato
 
 def test_a_gpu_scores_small_samples_in_large_batches() -> None:
     small = images()["clients"].dataset
-    assert Evaluation(small).batch_size == 100
-    assert Evaluation(small.to(DEVICE)).batch_size == 1000
+    assert forward_batch(small.to(DEVICE), 100) == 1000
 
 
 @pytest.mark.parametrize("executor", ["auto", "sequential", "stacked"])

@@ -1,7 +1,9 @@
 """Tables as tensors: data frames, and CSV files that are larger than the memory."""
 
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,7 +82,8 @@ def read_table(
     if isinstance(table, pandas.DataFrame):
         x = _in_memory(read(iter([table])), len(table))
     else:
-        x = _mapped(read(_chunks(table, target, owner, columns)))
+        with closing(_ahead(_chunks(table, target, owner, columns))) as chunks:
+            x = _mapped(read(chunks))
     check_finite(x, "x", names)
     y, found = _targets(_joined(targets), target, classes)
     return Table(x, y, _numbered(_joined(owners)) if owners else None, names, found)
@@ -122,7 +125,7 @@ def _chunks(
         raise UserError(
             f"{path} is no CSV file: read it (pandas.read_parquet, numpy.load), give that"
         )
-    kinds: dict[Any, Any] = {} if owner is None else {owner: str}
+    kinds: dict[Any, Any] = {} if owner is None else {owner: "category"}  # of texts
     try:
         header = pandas.read_csv(path, nrows=0).columns
         _check_named(header, target, owner, columns)
@@ -130,15 +133,23 @@ def _chunks(
         # all columns are read: with some, pandas would accept rows longer than the header
         with pandas.read_csv(path, chunksize=step, dtype=kinds, index_col=False) as chunks:
             for chunk in chunks:
-                for name in (target, owner):
-                    if name in chunk and not pandas.api.types.is_numeric_dtype(chunk[name]):
-                        chunk[name] = chunk[name].astype("category")
+                if not pandas.api.types.is_numeric_dtype(chunk[target]):
+                    chunk[target] = chunk[target].astype("category")
                 yield chunk
     except (OSError, ValueError) as error:
         if isinstance(error, UserError):
             raise
         said = str(error).removeprefix("Error tokenizing data. ").strip()  # the rest has the line
         raise UserError(f"{path} cannot be read as a CSV file: {said}") from error
+
+
+def _ahead(chunks: Iterator["DataFrame"]) -> Generator["DataFrame", None, None]:
+    """The chunks, each read while the one before it is used: pandas parses without the GIL."""
+    with ThreadPoolExecutor(1) as reader:
+        coming = reader.submit(next, chunks, None)
+        while (chunk := coming.result()) is not None:
+            coming = reader.submit(next, chunks, None)
+            yield chunk
 
 
 def _input_columns(

@@ -1,5 +1,7 @@
 """The global model's scores: every test sample counts once, whoever scores it."""
 
+from unittest.mock import patch
+
 import pytest
 import torch
 from lightning.fabric import Fabric
@@ -8,6 +10,7 @@ from torch.nn import functional as F
 
 from fl_lightning import Algorithm, DeviceDataset
 from fl_lightning.callbacks import ClassAccuracy, Evaluation
+from fl_lightning.callbacks.scoring import FORWARD_BYTES, forward_batch
 from fl_lightning.federation.mean_loss import MeanLoss
 from fl_lightning.lab.analysis import predict
 
@@ -27,7 +30,8 @@ def scores(fabric: Fabric) -> list[dict[str, float]]:
     run, found = federation(Algorithm(), fabric=fabric), list[dict[str, float]]()
     for count, batch_size in SIZES:
         found.append({})
-        Evaluation(samples(count), batch_size=batch_size).on_round_end(run, found[-1])
+        with patch.dict(FORWARD_BYTES, clear=True):
+            Evaluation(samples(count), batch_size=batch_size).on_round_end(run, found[-1])
     return found
 
 
@@ -37,14 +41,29 @@ def test_scores_are_the_same_bits_on_one_two_and_three_ranks():
         assert Fabric(accelerator="cpu", devices=ranks, strategy="ddp_fork").launch(scores) == alone
 
 
-@pytest.mark.parametrize(("targets", "size"), [((), 1000), ((8,), 100)])
-def test_a_gpu_scores_many_small_samples_at_once_but_no_texts(targets, size, monkeypatch):
-    """A token of a text has as many scores as there are words."""
-    data = DeviceDataset(torch.zeros(9, 8), torch.zeros(9, *targets, dtype=torch.int64))
-    assert Evaluation(data).batch_size == 100
-    monkeypatch.setattr(DeviceDataset, "device", torch.device("cuda"))
-    monkeypatch.setattr("fl_lightning.callbacks.evaluation.make_metrics", lambda *_: {})
-    assert Evaluation(data).batch_size == size
+@pytest.mark.parametrize(
+    ("device", "shape", "targets", "size"),
+    [
+        ("cpu", (20,), (), 1000),
+        ("cpu", (20,), (1,), 1000),
+        ("cpu", (20,), (8,), 50),
+        ("cpu", (28, 28), (), 167),
+        ("cpu", (3, 32, 32), (), 50),
+        ("cuda", (3, 32, 32), (), 1000),
+        ("mps", (20,), (), 50),
+    ],
+)
+def test_small_samples_of_one_target_are_scored_in_large_batches(
+    device, shape, targets, size, monkeypatch
+):
+    data = DeviceDataset(torch.zeros(9, *shape), torch.zeros(9, *targets))
+    monkeypatch.setattr(DeviceDataset, "device", torch.device(device))
+    assert forward_batch(data, 50) == size
+
+
+def test_tokens_are_scored_in_batches_of_the_training():
+    """A model of them is far larger than its inputs."""
+    assert forward_batch(DeviceDataset(torch.zeros(9, 8).long(), torch.zeros(9)), 50) == 50
 
 
 def test_every_sample_counts_once(fabric):
@@ -65,8 +84,9 @@ def test_batches_of_a_sorted_test_set_mix_its_classes():
     run.prepare()
     network = run.load_global()
     network.register_forward_pre_hook(lambda _, inputs: batches.append({*inputs[0][:, 0].tolist()}))
-    Evaluation(data, batch_size=20).measure(run)
-    ClassAccuracy(data).measure(run)
+    with patch.dict(FORWARD_BYTES, clear=True):
+        Evaluation(data, batch_size=20).measure(run)
+        ClassAccuracy(data).measure(run)
     assert predict(network, data, batch_size=20).y.equal(y)
     MeanLoss(network, data, batch_size=20)(run.w.detach())
     assert len(batches) == 6 + 2 + 6 + 6

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from problems import SIZES, classification, convolutional, everything, federatio
 
 from fl_lightning import Algorithm, ClientData, SequentialExecutor, StackedExecutor, algorithms
 from fl_lightning.callbacks import Evaluation, Personalization
+from fl_lightning.callbacks.scoring import FORWARD_BYTES
 from fl_lightning.data import CropFlip
 from fl_lightning.terms import AdaptiveClipping, Quantize, TopK
 
@@ -61,7 +63,8 @@ def run(
     metrics = []
     for _ in range(ROUNDS):
         metrics.append(federated.train_round())
-        evaluation.on_round_end(federated, metrics[-1])
+        with patch.dict(FORWARD_BYTES, clear=True):
+            evaluation.on_round_end(federated, metrics[-1])
     fabric.barrier()
     kept = {name: state.flatten().tolist() for name, state in everything(federated).items()}
     tags = [tag for tag in metrics[0] if not tag.startswith("time/")]
