@@ -97,12 +97,15 @@ class Run:
         """
         return self.environment.get("scores") or {"test/accuracy": True}
 
-    def larger_is_better(self, score: str) -> bool:
-        """Whether larger values of a score are better, such as `rmse`: as recorded, or by name."""
-        for tag in (score, f"test/{score}"):
-            if tag in self.scores:
-                return self.scores[tag]
-        return higher_is_better(score)
+    def larger_is_better(self, score: str) -> bool | None:
+        """Whether larger values of a score are better, as recorded; None if it is not recorded.
+
+        Those of clients, such as `rmse`, `clients/rmse` or `clients/rmse_worst10`, are as the
+        global model's.
+        """
+        name = score.removeprefix("clients/").removesuffix("_worst10")
+        found = [self.scores[tag] for tag in (name, f"test/{name}") if tag in self.scores]
+        return found[0] if found else None
 
     @cached_property
     def scalars(self) -> Scalars:

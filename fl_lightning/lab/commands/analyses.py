@@ -20,7 +20,7 @@ from fl_lightning.errors import UserError, nearest
 from fl_lightning.lab import analysis
 from fl_lightning.lab.analysis import figures
 from fl_lightning.lab.displayed import Figure
-from fl_lightning.runs.run import Run
+from fl_lightning.runs.run import Run, higher_is_better
 from fl_lightning.training import parts
 
 Split = Annotated[Literal["train", "test"], Doc("Samples to use: the training or the test set.")]
@@ -254,7 +254,8 @@ def clients(subjects: Subjects, split: Split = "test", metric: str | None = None
     unit, rows = 100 if metric is None or "accuracy" in metric else 1, {}
     for label, scores in found.items():
         values = Series(unit * scores).dropna()
-        larger = subjects[label].run.larger_is_better(name)
+        recorded = subjects[label].run.larger_is_better(name)
+        larger = higher_is_better(name) if recorded is None else recorded
         spread = over_clients("", torch.tensor(values.to_numpy()), larger=larger)
         rows[label] = {
             "clients": str(len(values)),

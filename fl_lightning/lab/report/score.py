@@ -239,5 +239,5 @@ def score(text: Score | str, runs: Sequence[Run] = ()) -> Score:
         raise UserError(
             f"{text!r} is no score: give one such as best, last:50 or rounds_to:80"
         ) from None
-    recorded = [run.scores[name] for run in runs if is_tag and name in run.scores]
-    return replace(made, higher_is_better=recorded[0]) if recorded else made
+    found = {run.larger_is_better(name) for run in runs if is_tag} - {None}
+    return replace(made, higher_is_better=found.pop()) if found else made

@@ -9,6 +9,8 @@ from run_folders import cells, compared, marked, run
 
 from fl_lightning.lab import report
 from fl_lightning.lab.report import Table
+from fl_lightning.lab.report.score import score as make_score
+from fl_lightning.runs.run import Run
 
 
 def test_the_numbers_are_those_worked_out_by_hand(tmp_path):
@@ -63,6 +65,15 @@ def test_the_best_of_a_metric_is_by_the_direction_that_runs_have_recorded(tmp_pa
         with (folder / "environment.yaml").open("a") as file:
             file.write("scores: {test/rmse: false}\n")
     assert marked(compared(tmp_path).table(["test/rmse"]), "best")["test/rmse"] == ["scaffold"]
+
+
+@pytest.mark.parametrize("tag", ["clients/mine", "clients/mine_worst10"])
+@pytest.mark.parametrize("larger", [True, False])
+def test_a_metric_of_clients_has_the_direction_of_the_global_models(tag, larger, tmp_path):
+    folder = run(tmp_path / "a", [0.3])
+    with (folder / "environment.yaml").open("a") as file:
+        file.write(f"scores: {{test/mine: {str(larger).lower()}}}\n")
+    assert make_score(tag, [Run.read(folder)]).higher_is_better is larger
 
 
 def test_fewer_rounds_to_a_target_are_better_and_seconds_neither(tmp_path):
