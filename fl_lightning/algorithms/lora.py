@@ -99,7 +99,7 @@ def flora() -> Algorithm:
 
     Stacked adapters [B_1 ... B_M] and [A_1; ...; A_M] have the sum of the B_i A_i as their product,
     which is what the base takes. Clients are weighted by samples. All have the rank of the model. A
-    server learning rate below 1 would leave some of the old adapters.
+    server learning rate other than 1 would keep a part of the old adapters.
 
     Formula:
         step: (A, B) \gets (A, B) - \eta\, g(A, B), \quad W = W_0 + s B A
