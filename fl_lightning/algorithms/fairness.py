@@ -15,8 +15,9 @@ Q = Annotated[NonNegativeFloat, Doc("Power of the losses; 0 is FedAvg with equal
 def qffl(q: Q = 1.0) -> Algorithm:
     r"""q-FFL: FedAvg with weights F_i^q (Li et al., ICLR 2020).
 
-    F_i is the loss of w^t on the client's samples. The weighted mean of the moves is a step along
-    the gradient of q-FFL's objective, the mean of F_i^{q+1} / (q + 1).
+    F_i is the loss of w^t on the client's samples, as the mean over the batches of its visit. The
+    weighted mean of the moves is a step along the gradient of q-FFL's objective, the mean of
+    F_i^{q+1} / (q + 1).
 
     Formula:
         step: w \gets w - \eta\, g(w)

@@ -224,7 +224,7 @@ def fednsam(
 
     Clients start at w^t + gamma m and step along g(w + rho unit(g)); the server moves by
     m <- gamma m + D, D being the mean of u_i - start. With `ascent="momentum"` they start at w^t
-    and step along g(w + gamma m - rho unit(m)).
+    and step along g(w + gamma m - rho unit(m)), in the first step along g(w).
 
     Formula:
         start: y = w^t + \gamma\, m
@@ -278,7 +278,8 @@ def fedmoswa(
     r"""FedMoSWA: FedSWA with control variates, the common one a moving mean (Liu et al., 2025).
 
     Clients step along g(w) + c - c_i at eta (begin + (end - begin) k / K) in step k of K; then
-    c_i <- c_i - c + (w^t - u_i) / (sum of the rates), and c <- c + gamma mean_S(c_i - c).
+    c_i <- c_i - c + (w^t - u_i) / (sum of the rates), and c <- c + gamma mean_S(c_i - c). In the
+    first round c is mean_S(c_i).
 
     Formula:
         step: w \gets w - \eta_k\, [\, g(w) + c - c_i \,], \quad \eta_k = \eta\, \bigl(

@@ -79,7 +79,7 @@ def fedex_lora() -> Algorithm:
     r"""FedEx-LoRA: FedAvg of A and B, made exact in the base (Singhal et al., ACL 2025).
 
     The base weights move by s (mean(B_i A_i) - mean(B) mean(A)), with peft's factor s, so that the
-    global model is the mean of the clients' models.
+    global model is the mean of the clients' models. That is so at a server learning rate of 1.
 
     Formula:
         step: (A, B) \gets (A, B) - \eta\, g(A, B), \quad W = W_0 + s B A
@@ -98,7 +98,8 @@ def flora() -> Algorithm:
     r"""FLoRA: the base takes the mean of B A, adapters begin anew (Wang et al., NeurIPS 2024).
 
     Stacked adapters [B_1 ... B_M] and [A_1; ...; A_M] have the sum of the B_i A_i as their product,
-    which is what the base takes. Clients are weighted by samples. All have the rank of the model.
+    which is what the base takes. Clients are weighted by samples. All have the rank of the model. A
+    server learning rate other than 1 would keep a part of the old adapters.
 
     Formula:
         step: (A, B) \gets (A, B) - \eta\, g(A, B), \quad W = W_0 + s B A

@@ -74,6 +74,7 @@ def fedmuon(
 
     Args:
         gain: 0.5 for ResNet-18 at --lr 0.03, 10 for ViT-Tiny at 0.0003 (authors' values).
+        rank: `comm/uplink_mb` counts the whole momentum.
 
     References:
         Liu et al., 2025, https://arxiv.org/abs/2510.27403

@@ -46,7 +46,8 @@ def iid(
 
     Args:
         sigma: Spread of the log-normal sizes; with 0 they differ by one at most.
-        stratified: Give every client its share of every class exactly, not only on average.
+        stratified: Give every client its share of every class, within two samples where sizes are
+            equal, not only on average.
     """
     y = check_labels(y, clients)
     order = torch.randperm(len(y), generator=generator(seed, "partition"))

@@ -93,7 +93,8 @@ class AlternateRounds(Term):
 class UnequalRanks(Term):
     """HetLoRA: client i trains the first r_i rows of A and columns of B.
 
-    The others are 0 for it, when it trains and in the mean of the clients' models.
+    The others are 0 for it, when it trains and in the mean of the clients' models. Place it after
+    terms that change the gradient.
 
     Attributes:
         ranks: The clients' ranks, in turn: client i has `ranks[i % len(ranks)]`.
@@ -122,6 +123,9 @@ class UnequalRanks(Term):
 
     def start(self, w: Tensor, v: View) -> Tensor:
         return w * self._own(w, v)
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        return oracle(w) * self._own(w, v)  # terms such as LESAM add to zeros
 
     def send(self, delta: Tensor, v: View) -> Tensor:
         _keep(self._own(delta, v).sum(), v)

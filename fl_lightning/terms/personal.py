@@ -61,8 +61,9 @@ class Personal(Term):
     """A part of the model that each client trains and keeps for itself; only the rest is sent.
 
     The head is FedPer's part, the body LG-FedAvg's, the normalization layers FedBN's. It begins as
-    that of w^0, and stays so in the server's model. The client also keeps the buffers of the part,
-    such as running statistics.
+    that of w^0, and stays so in the server's model, which terms that add duals or noise to the mean
+    update move nevertheless. `v.anchor` has the server's part. The client also keeps the buffers of
+    the part, such as running statistics.
 
     Attributes:
         part: The part (see `Layout.has`).

@@ -38,8 +38,13 @@ class TopK(Term):
 
     def send(self, delta: Tensor, v: View) -> Tensor:
         p, d = delta + v.e_i, delta.numel()
-        least = p.abs().topk(max(1, round(self.share * d))).values[-1]
-        sent = p * (p.abs() >= least)
+        size, k = p.abs(), self.share * d
+        if isinstance(k, Tensor):  # of a curve with --compile: no number, which topk needs
+            place = k.round().long().clamp(min=1) - 1
+            least = size.sort(descending=True).values.gather(0, place[None])
+        else:
+            least = size.topk(max(1, round(k))).values[-1]
+        sent = p * (size >= least)
         v.e_i = p - sent
         count = (sent != 0).sum().to(v.bits)
         v.bits = v.bits * count / v.numbers.clamp(min=1) + count * ceil(log2(d))

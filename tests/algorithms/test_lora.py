@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from fl_lightning import Algorithm, ClientData, TermError, UserError, algorithms
+from fl_lightning.algorithms import modifiers
 from fl_lightning.core.vector import Layout
 from fl_lightning.terms import SAM, ControlVariate
 
@@ -188,6 +189,16 @@ def test_hetlora_means_models_with_zeros_beyond_a_clients_rank(by_norm: bool) ->
             squares += float(layer.product(named).square().sum())
         weights[place] = squares**0.5 if by_norm else 1.0
     torch.testing.assert_close(run.w.detach(), weights @ models / weights.sum())
+
+
+def test_hetloras_clients_stay_in_their_rank_where_a_perturbation_does_not() -> None:
+    algorithm = modifiers.toga().to(algorithms.hetlora(ranks=(1, 3))).with_outer_terms(Left())
+    run = round_after_round(adapted_federation(hard(algorithm)), 3)
+    for client, model in enumerate(rows(run, "u")):
+        named, rank = run.layout.named(model), (1, 3)[client % 2]
+        for layer in run.layout.lora:
+            assert not named[layer.A][rank:].any()
+            assert not named[layer.B][:, rank:].any()
 
 
 def test_methods_for_whole_models_train_adapters() -> None:

@@ -24,7 +24,7 @@ from problems import (
 )
 from torch import Tensor
 
-from fl_lightning import Algorithm, DivergenceError, Term, algorithms
+from fl_lightning import Algorithm, DivergenceError, Term, algorithms, linear
 from fl_lightning.terms import DynamicRegularizer, Personal, Quantize, Sign, TopK
 
 D = 99
@@ -32,6 +32,7 @@ D = 99
 
 TERMS: dict[str, tuple[Term, ...]] = {
     "topk": (TopK(0.1),),
+    "topk, curve": (TopK(linear(0.2, 0.05)),),
     "quantize": (Quantize(4),),
     "quantize l2": (Quantize(6, "l2"),),
     "sign": (Sign(),),
@@ -162,7 +163,11 @@ def test_quantized_values_that_topk_drops_cost_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("name", "executor"),
-    [*((name, STACKED) for name in TERMS), ("topk, quantize", partial(TRACED, compiled=5))],
+    [
+        *((name, STACKED) for name in TERMS),
+        ("topk, quantize", partial(TRACED, compiled=5)),
+        ("topk, curve", partial(TRACED, width=2)),
+    ],
 )
 def test_executors_agree(name: str, executor: Any, traces: list[Any]) -> None:
     algorithm = hard(Algorithm(DynamicRegularizer(0.1), *TERMS[name]))
