@@ -102,6 +102,19 @@ def test_scores_of_fit_are_those_of_the_module_afterwards() -> None:
     assert [*each] == ["test_loss"]
 
 
+def test_a_callback_may_score_the_module_while_it_trains() -> None:
+    given, module, found = data(validation=rows(9)), Lit(), list[float]()
+
+    class Scores:
+        def on_round_end(self, federation: Any, metrics: Any) -> None:
+            found.append(fit.validate(module, given)["val_loss"])
+
+    fit = trainer(callbacks=[Scores()])
+    fit.fit(module, given)
+    assert found == pytest.approx([*fit.history["val_loss"]], abs=1e-6)
+    assert {"log", "log_dict"}.isdisjoint(vars(module))
+
+
 def test_a_module_makes_its_parts_in_configure_model() -> None:
     class Late(Lit):
         def configure_model(self) -> None:
