@@ -11,6 +11,7 @@ import pytest
 import torch
 import torchmetrics
 from lightning import LightningModule
+from lightning.fabric import Fabric
 from lightning.pytorch.callbacks import EarlyStopping as OfLightning
 from lightning_modules import Lit, data, owners, rows, trainer
 from torch import Tensor, nn
@@ -269,6 +270,14 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("mu of fedprox",),
     ),
     "momentum": (lambda: trainer(momentum=0.9).fit(Lit(), data()), ("momentum", "lr")),
+    "compiled": (
+        lambda: trainer().fit(torch.compile(Lit()), data()),
+        ("OptimizedModule", "Lit", "compile=True"),
+    ),
+    "of Fabric": (
+        lambda: trainer().fit(Fabric(accelerator="cpu", devices=1).setup(Lit()), data()),
+        ("_FabricModule", "Lit"),
+    ),
     "metrics": (lambda: trainer(metrics=["r2"]).fit(Lit(), data()), ("LightningModule", "metrics")),
     "loss": (lambda: trainer(loss="msee").fit(net(), numbers()), ("mse",)),
     "no loss": (lambda: trainer(loss=3).fit(net(), numbers()), ("3",)),
