@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from adapters import adapted
-from lightning_modules import Lit, data, distance, lightning, rows, state, trainer
+from lightning_modules import Lit, data, distance, lightning, owners, rows, state, trainer
 from torch import nn
 from torch.optim import AdamW
 
@@ -88,6 +88,17 @@ def test_a_checkpoint_is_read_into_a_model_with_the_base_of_the_run() -> None:
     other.get_parameter("inner.base_layer.bias").data += 1
     with pytest.raises(fl.UserError, match=r"inner\.base_layer\.bias is frozen"):
         run.model(other, round=2)
+
+
+def test_a_checkpoint_is_read_into_a_model_with_tied_weights() -> None:
+    def tied() -> nn.Module:
+        encoder, decoder, norm = nn.Linear(6, 6), nn.Linear(6, 6), nn.BatchNorm1d(6)
+        decoder.weight = encoder.weight
+        return nn.Sequential(encoder, norm, decoder, norm, nn.Linear(6, 3))
+
+    given = fl.FederatedData((rows()["x"], rows()["label"]), clients=owners())
+    run = trainer(rounds=1).fit(tied(), given)
+    assert distance(run.model(tied(), round=1), run.model(tied())) == 0
 
 
 def test_scores_of_fit_are_those_of_the_module_afterwards() -> None:
