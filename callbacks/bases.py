@@ -1,7 +1,7 @@
 """What callbacks are made from: measures of some rounds, and rules that end a run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from math import ceil
 from typing import Annotated, Any, ClassVar
 
@@ -139,7 +139,10 @@ class Stopping:
         check(self, f" of {type(self).__name__}")
 
     def on_fit_start(self, federation: Federation) -> None:
-        """End a resumed run that had ended."""
+        """Begin anew with a run, since it may have ended another; end a resumed one that had."""
+        if federation.round == 0:
+            state = [f for f in fields(self) if not f.init and f.default is not MISSING]
+            vars(self).update({f.name: f.default for f in state})
         federation.should_stop |= self.waited >= self.patience
 
     def _count(self, federation: Federation, progress: bool) -> None:

@@ -13,7 +13,7 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.network import arguments, class_name
 from fl_lightning.core.term import Term
 from fl_lightning.core.weighting import uniform
-from fl_lightning.errors import ModelError, UserError
+from fl_lightning.errors import ModelError, UserError, first_sentence
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.federation.sampling import BernoulliSampling
 from fl_lightning.federation.server import copy_of
@@ -89,7 +89,11 @@ class PrivacyAccountant:
 
 
 def epsilon(history: list[tuple[float, float, int]], delta: float, accountant: str) -> float:
-    """The epsilon of opacus' accountant of that name; infinite without noise."""
+    """The epsilon of opacus' accountant of that name; infinite without noise.
+
+    Raises:
+        UserError: If the accountant's arithmetic does not suffice, as of prv for a delta of 1e-30.
+    """
     if any(noise == 0 for noise, _, _ in history):
         return inf
     from opacus.accountants import PRVAccountant, RDPAccountant
@@ -100,10 +104,17 @@ def epsilon(history: list[tuple[float, float, int]], delta: float, accountant: s
         if accountant == "prv":
             prv = PRVAccountant()
             prv.history = history
-            return float(prv.get_epsilon(delta=delta))
+            try:
+                return max(0.0, float(prv.get_epsilon(delta=delta)))
+            except (ValueError, RuntimeError) as error:
+                raise UserError(
+                    f"the accountant prv cannot count these rounds ({first_sentence(error)}): "
+                    "choose rdp"
+                ) from error
         spent = sum(_rdp(noise, rate) * rounds for noise, rate, rounds in history)
         orders = RDPAccountant.DEFAULT_ALPHAS
-        return float(rdp.get_privacy_spent(orders=orders, rdp=spent, delta=delta)[0])
+        found = float(rdp.get_privacy_spent(orders=orders, rdp=spent, delta=delta)[0])
+        return max(0.0, found)  # the bound is below 0 where delta alone covers the rounds
 
 
 @lru_cache

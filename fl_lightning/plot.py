@@ -24,8 +24,10 @@ def curves(*runs: Run, tag: str | None = None, smooth: int = 1) -> Figure:
         smooth: Each point is the mean of this many evaluations.
 
     Raises:
-        UserError: If no run has recorded the scalar.
+        UserError: If these are no runs, or none has recorded the scalar.
     """
+    if not runs or not all(isinstance(run, Run) for run in runs):
+        raise UserError("curves takes runs: write curves(*runs) for a list of them")
     return drawn(compare(runs, keep_all=True), tag or main_tag(runs), smooth)
 
 

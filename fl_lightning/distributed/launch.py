@@ -46,6 +46,11 @@ def launch_fabric(launch: LaunchOptions, **fabric_options: Any) -> Fabric:
         os.environ["LT_ACCELERATOR"] = accelerator
     else:
         devices = str(ranks) if ranks and launch.devices == "1" else launch.devices  # 1: default
+        if ranks and devices.isdigit() and int(devices) != ranks:  # Fabric ignores it in SLURM
+            raise UserError(
+                f"devices is {devices}, but the launcher has started {ranks} here: let it start as "
+                f"many, as srun --ntasks-per-node {devices} does, or leave devices out"
+            )
         fabric_options |= {**asdict(launch), "accelerator": accelerator, "devices": devices}
     # `fabric run` sets OMP_NUM_THREADS to all cores, for any number of ranks
     threads_named, most = "OMP_NUM_THREADS" in os.environ and not by_cli, torch.get_num_threads()

@@ -10,6 +10,7 @@ from functools import cache
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
+from shlex import quote
 from subprocess import DEVNULL
 from typing import Any
 
@@ -133,7 +134,7 @@ def interrupted(run: Run) -> str:
     saved = saved_rounds(run.path)
     if not saved:
         return "interrupted before anything was saved"
-    again = f"--run-dir {run.path} --resume"
+    again = f"--run-dir {quote(str(run.path))} --resume"
     return f"interrupted: round {saved[-1]} is saved, continue with {again}"
 
 

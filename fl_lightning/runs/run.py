@@ -247,7 +247,10 @@ def _of_checkpoint(state: Mapping[str, Any], model: nn.Module) -> dict[str, Any]
     named = zip(trained.items(), parts, strict=True)
     whole = {name: part.view_as(p) for (name, p), part in named}
     whole |= {**frozen, **state["buffers"]}
-    return {name: whole[name] for name in model.state_dict() if name in whole}
+    places = model.state_dict(keep_vars=True)
+    # a tied weight has two names, and one in the checkpoint
+    saved = {id(places[name]): tensor for name, tensor in whole.items() if name in places}
+    return {name: saved[id(place)] for name, place in places.items() if id(place) in saved}
 
 
 def saved_rounds(folder: Path) -> list[int]:

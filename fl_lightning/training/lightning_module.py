@@ -214,14 +214,16 @@ class StepModel(nn.Module):
     @contextmanager
     def attached(self) -> Iterator[None]:
         """Stand in for the module's Trainer: its logs come here, `current_epoch` is the round."""
-        inner, before = self.lightning_module, self.lightning_module._trainer
-        inner.__dict__ |= {"log": self._log, "log_dict": self._log_dict}
+        inner, ours = self.lightning_module, {"log": self._log, "log_dict": self._log_dict}
+        # a callback may score the module while it trains: then these are of the fit around
+        before = {name: vars(inner)[name] for name in ("_trainer", *ours) if name in vars(inner)}
+        inner.__dict__ |= ours
         inner._trainer = self.stand_in  # type: ignore[assignment]
         try:
             yield
         finally:
             del inner.__dict__["log"], inner.__dict__["log_dict"]
-            inner._trainer = before
+            inner.__dict__ |= before
             self.logged = {}
 
     def _log(self, name: str, value: Any, *given: Any, **options: Any) -> None:

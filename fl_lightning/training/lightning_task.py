@@ -236,6 +236,12 @@ def task_of(
         return LightningTask(module, batch_size, "lr" not in given)
     if not isinstance(module, nn.Module):
         raise UserError(f"the module is a {type(module).__name__}: give a torch.nn.Module")
+    wrapper, inner = type(module).__name__, next(module.children(), None)
+    if wrapper in ("OptimizedModule", "_FabricModule") and isinstance(inner, LightningModule):
+        raise UserError(
+            f"{wrapper} hides the steps of the LightningModule {type(inner).__name__}: give that "
+            "itself, with compile=True for torch.compile"
+        )
     if isinstance(loss, str) and loss not in LOSSES:
         raise UserError(f"there is no loss {loss!r}{nearest(loss, LOSSES)}")
     if loss is None and computes_its_loss(module):

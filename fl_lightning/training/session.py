@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from lightning.fabric import Fabric
@@ -233,7 +234,7 @@ class Session:
             reason = f"by {signals[0]}" if signals else "as another rank asked"
             self._say(
                 f"stopped {reason} {after}, which is saved: "
-                f"continue with --run-dir {self.run.path} --resume"
+                f"continue with --run-dir {quote(str(self.run.path))} --resume"
             )
             return False
         early = federation.round < federation.rounds

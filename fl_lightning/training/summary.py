@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from shlex import quote
 from statistics import fmean
 
 import torch
@@ -118,7 +119,7 @@ def results(
     recorded, lines = run.scalars, list[str]()
     personal = _personal(recorded)
     if not sent:
-        again = f"--run-dir {run.path} --resume --finetune-epochs 1,5"
+        again = f"--run-dir {quote(str(run.path))} --resume --finetune-epochs 1,5"
         lines = ["clients send nothing: the global model is untrained"]
         lines += [personal or f"to score clients' personal models: {again}"]
     elif scores := recorded.get(monitors[0]) if monitors else None:
@@ -126,7 +127,8 @@ def results(
         rounds = [k for k in scores if k in chosen_by]
         best = (max if upwards else min)(rounds, key=chosen_by.__getitem__)
         lines = [*_scores(monitors[0], scores, best, len(monitors) > 1), personal]
-    lines += [f"curves:  tensorboard --logdir {run.path}", f"scalars: {run.path / 'metrics.csv'}"]
+    lines += [f"curves:  tensorboard --logdir {quote(str(run.path))}"]
+    lines += [f"scalars: {run.path / 'metrics.csv'}"]
     lines += [f"model:   {run.path / 'model.pt'}"] if sent else []
     return "\n".join(filter(None, lines))
 

@@ -1,9 +1,11 @@
 """FederatedTrainer: a module and data with clients in, a trained module and a run out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightning.fabric import Fabric
@@ -37,6 +39,19 @@ if TYPE_CHECKING:
 
 _launches = list[LaunchOptions]()
 """What the launches of this program were asked for."""
+
+_fitting = RLock()
+
+
+@contextmanager
+def _in_one_thread() -> Iterator[None]:
+    """Refuse a fit while another thread fits: they would draw each other's dropout."""
+    if not _fitting.acquire(blocking=False):
+        raise UserError("another thread is fitting: fit one after another, or in other processes")
+    try:
+        yield
+    finally:
+        _fitting.release()
 
 
 class FederatedTrainer:
@@ -120,6 +135,7 @@ class FederatedTrainer:
         return self.run.metrics.reset_index()
 
     @speaking_of_arguments()
+    @_in_one_thread()
     def fit(
         self,
         module: nn.Module,
@@ -155,6 +171,7 @@ class FederatedTrainer:
         return self.run
 
     @speaking_of_arguments()
+    @_in_one_thread()
     def fit_many(
         self,
         module: nn.Module,
@@ -195,8 +212,10 @@ class FederatedTrainer:
             sweep = trainer.fit_many(module, data, [{"algorithm": algorithm} for algorithm in sam])
         """
         data = read_data(data, datamodule, clients)
-        if not runs:
-            raise UserError("there are no runs: give what differs, as runs=[{'seed': 0}, ...]")
+        if not runs or not all(isinstance(own, Mapping) for own in runs):
+            raise UserError(
+                f"runs is {runs!r:.60}: give what differs in each, as runs=[{{'seed': 0}}, ...]"
+            )
         if self.loggers:
             raise UserError("loggers are of one run: give each its own, as runs=[{'loggers': ...}]")
         set_up(module)

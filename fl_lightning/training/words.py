@@ -3,11 +3,13 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from shlex import split
 
 from fl_lightning.errors import UserError
 
-CONTINUE = re.compile(r"--run-dir (\S+) --resume")
-FLAG = re.compile(r"(?<!tensorboard )--(?:[a-z]+\.)?([a-z][a-z-]*)(?: (\d+(?:[.,]\d+)*)(?![\w-]))?")
+CONTINUE = re.compile(r"--run-dir ('.*'|\S+) --resume")
+NO_FLAG = r"(?<!tensorboard )(?<!srun )(?<![\w./-])"  # of another program; in a name
+FLAG = re.compile(NO_FLAG + r"--(?:[a-z]+\.)?([a-z][a-z-]*)(?: (\d+(?:[.,]\d+)*)(?![\w-]))?")
 
 
 def as_arguments(sentence: str) -> str:
@@ -16,8 +18,14 @@ def as_arguments(sentence: str) -> str:
     Example:
         >>> as_arguments("use --batch-size 5, or add --resume")
         'use batch_size=5, or add fit(..., resume=True)'
+        >>> as_arguments("srun --ntasks 2 in my--run")
+        'srun --ntasks 2 in my--run'
     """
-    return FLAG.sub(_argument, CONTINUE.sub(r'run_dir="\1" and --resume', sentence))
+    return FLAG.sub(_argument, CONTINUE.sub(_continue, sentence))
+
+
+def _continue(command: re.Match[str]) -> str:
+    return f'run_dir="{split(command[1])[0]}" and --resume'
 
 
 def _argument(flag: re.Match[str]) -> str:

@@ -49,6 +49,12 @@ def test_a_run_ends_when_its_scalar_stops_improving(tag, values, options, last):
     assert last_round(EarlyStopping(2, tag, **options), tag, values) == last
 
 
+def test_a_rule_that_has_ended_a_run_begins_anew_with_the_next():
+    stop = EarlyStopping(2, "val/loss")
+    ends = [last_round(stop, "val/loss", values) for values in ([5, 4, 4, 4, 1], [7, 6, 6, 6, 1])]
+    assert ends == [4, 4]
+
+
 def test_a_scalar_that_no_round_records_is_refused():
     with pytest.raises(ValueError, match=r"'val/los': .* val/loss"):
         last_round(EarlyStopping(2, "val/los"), "val/loss", [1] * 5)

@@ -52,6 +52,17 @@ def test_epsilon_of_changing_noise_and_of_the_other_accountant() -> None:
     assert epsilon([(1.0, 0.1, 3), (0.0, 0.1, 1)], 1e-5, "rdp") == inf
 
 
+@pytest.mark.parametrize("accountant", ["rdp", "prv"])
+def test_epsilon_is_zero_where_delta_alone_covers_the_rounds(accountant: str) -> None:
+    assert epsilon([(100.0, 1.0, 1)], 0.1, accountant) == 0
+
+
+def test_rounds_that_prv_cannot_count_are_refused() -> None:
+    for noise, delta in ((1.0, 1e-30), (0.01, 1e-5)):
+        with pytest.raises(UserError, match=r"prv .* choose rdp"):
+            epsilon([(noise, 1.0, 1)], delta, "prv")
+
+
 def test_the_rounds_are_counted_with_their_noise_and_over_a_restart() -> None:
     run = private(GaussianMechanism(noise_multiplier=fl.linear(1.0, 2.0, 2)))
     first, second = PrivacyAccountant(run), PrivacyAccountant(run)

@@ -73,7 +73,6 @@ TWO = {"num_nodes": 2}
         ({}, {"devices": "4", **TWO}, "4", 2),
         ({"OMP_NUM_THREADS": "3"}, {"devices": "4"}, "4", None),
         (TORCHRUN, TWO, "3", 2),
-        (TORCHRUN, {"devices": "2", **TWO}, "2", 2),  # which Fabric refuses
         (SLURM, TWO, "4", 2),
         (SBATCH, TWO, "1", 6),
         ({**SLURM, "SLURM_JOB_NAME": "bash"}, TWO, "1", 6),
@@ -83,6 +82,12 @@ TWO = {"num_nodes": 2}
 def test_ranks_and_threads(variables, given, devices, threads, launched):
     """A launcher decides on the ranks of this machine; they share its cores as threads."""
     assert launched(variables, **given) == (devices, threads)
+
+
+def test_another_number_of_ranks_than_the_launcher_has_started_is_refused(launched):
+    for variables, ranks in ((SBATCH, 1), (TORCHRUN, 3)):
+        with pytest.raises(UserError, match=f"devices is 2, but the launcher has started {ranks}"):
+            launched(variables, devices="2", **TWO)
 
 
 def test_a_rank_with_processors_of_its_own_takes_them_all(launched, environment):

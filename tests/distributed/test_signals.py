@@ -103,13 +103,13 @@ BEFORE = "interrupted before anything was saved"
     ids=["in a round", "before the first round"],
 )
 def test_ctrl_c_ends_the_run_with_one_message(owner, name, calls, message, codes, tmp_path):
-    folder = tmp_path / "run"
+    folder = tmp_path / "my run"
     prepare = jobs.at_call(max(1, calls // len(codes)), owner, name, interrupted, rank=None)
     said = jobs.run(folder, codes, prepare=prepare)
     assert said.count(message) == 1
     assert "Traceback" not in said
     assert folder.exists() == (message == SAVED)
-    assert (f"--run-dir {folder} --resume\n" in said) == (message == SAVED)
+    assert (f"--run-dir '{folder}' --resume\n" in said) == (message == SAVED)
 
 
 def waits_for_another_machine(*_):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from adapters import adapted
-from lightning_modules import Lit, data, distance, lightning, rows, state, trainer
+from lightning_modules import Lit, data, distance, lightning, owners, rows, state, trainer
 from torch import nn
 from torch.optim import AdamW
 
@@ -90,6 +90,17 @@ def test_a_checkpoint_is_read_into_a_model_with_the_base_of_the_run() -> None:
         run.model(other, round=2)
 
 
+def test_a_checkpoint_is_read_into_a_model_with_tied_weights() -> None:
+    def tied() -> nn.Module:
+        encoder, decoder, norm = nn.Linear(6, 6), nn.Linear(6, 6), nn.BatchNorm1d(6)
+        decoder.weight = encoder.weight
+        return nn.Sequential(encoder, norm, decoder, norm, nn.Linear(6, 3))
+
+    given = fl.FederatedData((rows()["x"], rows()["label"]), clients=owners())
+    run = trainer(rounds=1).fit(tied(), given)
+    assert distance(run.model(tied(), round=1), run.model(tied())) == 0
+
+
 def test_scores_of_fit_are_those_of_the_module_afterwards() -> None:
     module, fit, given = Lit(norm=False), trainer(), data(validation=rows(9), test=0.2)
     fit.fit(module, given)
@@ -100,6 +111,19 @@ def test_scores_of_fit_are_those_of_the_module_afterwards() -> None:
     each = fit.test(data=given, per_client=True)
     assert [*each.index] == ["0", "1", "2", "3"]
     assert [*each] == ["test_loss"]
+
+
+def test_a_callback_may_score_the_module_while_it_trains() -> None:
+    given, module, found = data(validation=rows(9)), Lit(), list[float]()
+
+    class Scores:
+        def on_round_end(self, federation: Any, metrics: Any) -> None:
+            found.append(fit.validate(module, given)["val_loss"])
+
+    fit = trainer(callbacks=[Scores()])
+    fit.fit(module, given)
+    assert found == pytest.approx([*fit.history["val_loss"]], abs=1e-6)
+    assert {"log", "log_dict"}.isdisjoint(vars(module))
 
 
 def test_a_module_makes_its_parts_in_configure_model() -> None:

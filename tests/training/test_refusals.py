@@ -4,12 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 import torch
 import torchmetrics
 from lightning import LightningModule
+from lightning.fabric import Fabric
 from lightning.pytorch.callbacks import EarlyStopping as OfLightning
 from lightning_modules import Lit, data, owners, rows, trainer
 from torch import Tensor, nn
@@ -268,6 +270,14 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("mu of fedprox",),
     ),
     "momentum": (lambda: trainer(momentum=0.9).fit(Lit(), data()), ("momentum", "lr")),
+    "compiled": (
+        lambda: trainer().fit(torch.compile(Lit()), data()),
+        ("OptimizedModule", "Lit", "compile=True"),
+    ),
+    "of Fabric": (
+        lambda: trainer().fit(Fabric(accelerator="cpu", devices=1).setup(Lit()), data()),
+        ("_FabricModule", "Lit"),
+    ),
     "metrics": (lambda: trainer(metrics=["r2"]).fit(Lit(), data()), ("LightningModule", "metrics")),
     "loss": (lambda: trainer(loss="msee").fit(net(), numbers()), ("mse",)),
     "no loss": (lambda: trainer(loss=3).fit(net(), numbers()), ("3",)),
@@ -408,6 +418,25 @@ def test_there_is_no_history_before_fit() -> None:
         _ = trainer().history
 
 
+def test_two_threads_do_not_fit_at_the_same_time() -> None:
+    found = list[str]()
+
+    def fit() -> None:
+        with pytest.raises(fl.UserError) as error:
+            trainer().fit(Lit(), data())
+        found.append(str(error.value))
+
+    class Fits:
+        def on_round_end(self, federation: Any, metrics: Any) -> None:
+            other = Thread(target=fit)
+            other.start()
+            other.join()
+
+    trainer(rounds=1, callbacks=[Fits()]).fit(Lit(), data())
+    assert len(found) == 1
+    assert "thread" in found[0]
+
+
 def test_a_folder_with_a_run_is_not_written_over(tmp_path: Path) -> None:
     fit = trainer(run_dir=tmp_path / "run")
     fit.fit(Lit(), data())
@@ -434,10 +463,11 @@ def test_what_is_printed_names_arguments(
         "methods": ([{}, {"algorithm": "fedprox"}], ["algorithm fedavg and fedprox"]),
         "executor": ([{"executor": "sequential"}, {}], ["executor sequential"]),
         "optimizer": ([{"lr": 0.1}, {"lr": 0.1, "momentum": 0.9}], ["momentum 0.0 and 0.9"]),
+        "no mapping": ({"seed": 0}, ["runs is {'seed': 0}", "[{'seed': 0}, ...]"]),
         "folders": ([{"run_dir": "a"}, {"run_dir": "a"}], ["two runs", "run_dir"]),
     }.values(),
 )
-def test_runs_that_are_no_one_program(runs: list[dict[str, Any]], words: list[str]) -> None:
+def test_runs_that_are_no_one_program(runs: Any, words: list[str]) -> None:
     refused(lambda: trainer().fit_many(Lit(norm=False), data(), runs), *words)
 
 

@@ -4,6 +4,7 @@ import pytest
 from matplotlib.figure import Figure
 from run_folders import compared, run
 
+import fl_lightning as fl
 from fl_lightning.lab.report import against, curves
 
 
@@ -23,6 +24,15 @@ def test_curves_are_means_in_bands_over_the_seeds_that_have_come_so_far(tmp_path
     assert min(heights) == pytest.approx(0.6 - spread)
     assert max(heights) == pytest.approx(0.8 + spread)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fedavg", "scaffold"]
+
+
+def test_runs_of_a_plot_are_no_list(tmp_path):
+    run(tmp_path / "a", [0.5, 0.7])
+    runs = [fl.runs.run.Run.read(tmp_path / "a")]
+    assert drawn(fl.plot.curves(*runs)) == [[[0.5, 0.7]]]
+    for wrong in ((), (runs,), (tmp_path / "a",)):
+        with pytest.raises(fl.UserError, match=r"curves\(\*runs\)"):
+            fl.plot.curves(*wrong)
 
 
 def test_a_panel_for_each_value_of_an_option(tmp_path):
