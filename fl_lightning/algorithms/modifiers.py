@@ -2,8 +2,6 @@
 
 `--algorithm scaffold --perturb lesam --server-optimizer adam` is SCAFFOLD on LESAM's gradients with
 Adam on the server. A combination of two terms with one role is refused.
-
-Imports `terms` and below.
 """
 
 from collections.abc import Callable, Mapping
