@@ -127,10 +127,9 @@ class LocalTraining:
         # groups that do not depend on the number of ranks must not be compiled by it either
         compared = chain(*of_ranks) if self.deterministic else groups
         largest = max(map(len, compared), default=0)
-        server = self.server
-        coefficients = server.scheduled.coefficients(server.round, server.rounds)
-        of_server = server.states, server.buffers
-        sent = RoundInputs(server.scheduled, facts, *of_server, largest, coefficients)
+        server, method = self.server, self.server.scheduled
+        numbers = method.coefficients(server.round, server.rounds)
+        sent = RoundInputs(method, facts, server.states, server.buffers, largest, numbers)
 
         def finish(k: int, visit: ClientTask, result: ClientResult) -> None:
             weight = result.sent.weight if own_weights else weights[k]
@@ -233,10 +232,7 @@ class LocalTraining:
 
     def weights(self, cohort: Sequence[int]) -> list[float]:
         """The aggregation weights of a cohort, 1 on average."""
-        if not cohort:
-            return []
-        weights: list[float] = aggregation_weights(self.algorithm, self.clients, cohort).tolist()
-        return weights
+        return aggregation_weights(self.algorithm, self.clients, cohort)
 
     def _trained(
         self, visits: Mapping[int, Callable[[], ClientTask]], sent: RoundInputs, position: str
