@@ -41,8 +41,8 @@ def partition_of(
         partition = _from_positions(clients, rows)
     else:
         partition, names = _from_owners(clients, rows)
-    if len(partition.indices) and (last := int(partition.indices.max())) >= rows:
-        raise UserError(f"clients holds row {last}, but there are {rows:,} rows: count from 0")
+    if (end := partition.end) > rows:
+        raise UserError(f"clients holds row {end - 1}, but there are {rows:,} rows: count from 0")
     partition.check_none_is_empty("rows", "leave them out, or use fewer clients")
     return partition, tuple(map(str, names or range(len(partition))))
 
@@ -77,7 +77,7 @@ def _from_positions(lists: Sequence[Any], rows: int) -> Partition:
     if str(getattr(lists[0], "dtype", "")) in ("bool", "torch.bool"):
         raise UserError("clients are masks: give positions, as mask.nonzero() has them")
     partition = Partition.from_lists(lists)
-    if len(partition.indices) and int(partition.indices.max()) < rows:
+    if partition.end <= rows:
         held = partition.indices.bincount()
         if twice := int((held > 1).sum()):
             raise UserError(

@@ -85,6 +85,11 @@ class Partition:
         """(num_clients,) int64: the number of samples of each client."""
         return self.offsets.diff()
 
+    @property
+    def end(self) -> int:
+        """One more than the highest position that a client holds; 0 if none holds any."""
+        return int(self.indices.max()) + 1 if len(self.indices) else 0
+
     def check_none_is_empty(self, things: str, fix: str) -> None:
         """Raise a UserError, which ends with the fix, if a client holds none of these things."""
         if empty := (self.sizes == 0).nonzero().flatten().tolist():
@@ -95,7 +100,7 @@ class Partition:
 
     def owners(self) -> Tensor:
         """(n,) int64: the client of each sample up to the last held one; 0 if no client has it."""
-        owner = torch.zeros(int(self.indices.max()) + 1, dtype=torch.int64)
+        owner = torch.zeros(self.end, dtype=torch.int64)
         owner[self.indices] = torch.arange(len(self)).repeat_interleave(self.sizes)
         return owner
 

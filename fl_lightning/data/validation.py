@@ -25,7 +25,7 @@ def hold_out_of_clients(
     Returns:
         The samples for training, and the positions of those held out, (m,) int64, sorted.
     """
-    sizes, held = partition.sizes, _no_samples(partition)
+    sizes, held = partition.sizes, torch.zeros(partition.end, dtype=torch.bool)
     number = (fraction * sizes).round().long().minimum(sizes - 1)
     random = generator(seed, "validation")
     draws = torch.rand(len(partition.indices), generator=random, dtype=torch.float64).numpy()
@@ -43,17 +43,11 @@ def hold_out_of_clients(
 
 def owners_of_held(partition: Partition, held: Tensor) -> Partition:
     """The partition of held-out samples, as positions in `held`, over those who held them."""
-    is_held = _no_samples(partition)
+    is_held = torch.zeros(partition.end, dtype=torch.bool)
     is_held[held] = True
     theirs = partition.where(is_held[partition.indices])
     places = is_held.cumsum(0) - 1
     return Partition(places[theirs.indices], theirs.offsets)
-
-
-def _no_samples(partition: Partition) -> Tensor:
-    """(n,) bool, False for each of the samples up to the last that a client holds."""
-    last = int(partition.indices.max()) if len(partition.indices) else -1
-    return torch.zeros(last + 1, dtype=torch.bool)
 
 
 def hold_out(
