@@ -6,9 +6,9 @@ from errno import EIO
 from pathlib import Path
 from zlib import crc32
 
-import torch
 from torch import Tensor
 
+from fl_lightning.core.device import bytes_of
 from fl_lightning.files import sync
 
 CHECKSUM_BYTES = 4
@@ -48,7 +48,7 @@ class RowFiles:
         with path.open("rb") as file:
             file.seek(client * self._stride)
             for tensor in tensors:
-                content = _bytes(tensor)
+                content = bytes_of(tensor)
                 file.readinto(content)
                 crc = crc32(content, crc)
             if file.read(CHECKSUM_BYTES) != crc.to_bytes(CHECKSUM_BYTES, "little"):
@@ -62,7 +62,7 @@ class RowFiles:
         with open(path, "r+b", opener=_open_or_create) as file:
             file.seek(client * self._stride)
             for tensor in tensors:
-                content = _bytes(tensor)
+                content = bytes_of(tensor)
                 file.write(content)
                 crc = crc32(content, crc)
             file.write(crc.to_bytes(CHECKSUM_BYTES, "little"))
@@ -84,10 +84,6 @@ class RowFiles:
 
     def _path(self, slot: int) -> Path:
         return self._folder / f"{slot}.rows"
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    return tensor.view(-1).view(torch.uint8).numpy().data
 
 
 def _open_or_create(path: str, flags: int) -> int:
