@@ -1,6 +1,6 @@
 """Arguments of FederatedTrainer as the options and choices of a run."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from inspect import signature
 from typing import Any, get_type_hints
@@ -79,31 +79,43 @@ def _converted(name: str, value: Any) -> Any:
         raise UserError(f"{name}: {error}") from None
 
 
+def check_objects(callbacks: Any, loggers: Any) -> None:
+    """Raise a UserError unless these are lists, and the loggers have the methods of one."""
+    if not all(isinstance(given, list | tuple) for given in (callbacks, loggers)):
+        raise UserError("callbacks and loggers are lists: write callbacks=[...]")
+    for logger in loggers:
+        if not (hasattr(logger, "log_metrics") and hasattr(logger, "finalize")):
+            raise UserError(
+                f"{logger!r:.60} is no logger: give an object with log_metrics and finalize, such "
+                "as lightning.fabric.loggers.CSVLogger(folder)"
+            )
+
+
 def read_algorithm(given: str | Mapping[str, Any] | Algorithm) -> dict[str, Chosen]:
     """The algorithm and the parts of other methods, as the command line chooses them."""
+    parts = modifiers.PARTS
     if isinstance(given, Algorithm):
         name = "+".join(type(term).__name__ for term in given.terms) or "Algorithm"
-        chosen = {"algorithm": Chosen(name, lambda terms: given, {"terms": repr(given)})}
-        return chosen | {
-            part: _part(part, next(iter(modifiers.PARTS[part]))) for part in modifiers.PARTS
-        }
-    name, options = _named("algorithm", given, ALGORITHMS)
+        algorithm = Chosen(name, lambda terms: given, {"terms": repr(given)})
+    else:
+        algorithm = _chosen("algorithm", given, ALGORITHMS, parts)
+    own = given if isinstance(given, Mapping) else {}
     chosen = {
-        part: _part(part, options.pop(part, next(iter(makers))))
-        for part, makers in modifiers.PARTS.items()
+        part: _chosen(part, own.get(part, next(iter(makers))), makers)
+        for part, makers in parts.items()
     }
-    return {"algorithm": _with_defaults(name, ALGORITHMS[name], options), **chosen}
+    return {"algorithm": algorithm, **chosen}
 
 
-def _part(part: str, given: str | Mapping[str, Any]) -> Chosen:
-    makers = modifiers.PARTS[part]
-    name, options = _named(part, given, makers)
-    return _with_defaults(name, makers[name], options)
-
-
-def _named(kind: str, given: Any, known: Iterable[str]) -> tuple[str, dict[str, Any]]:
-    """The name and the options of a choice."""
+def _chosen(
+    kind: str,
+    given: Any,
+    known: Mapping[str, Callable[..., Any]],
+    apart: Collection[str] = (),
+) -> Chosen:
+    """A choice with all its options, as the run's configuration has them, but for those `apart`."""
     options = dict(given) if isinstance(given, Mapping) else {"name": given}
+    options = {option: value for option, value in options.items() if option not in apart}
     if not isinstance(options.get("name"), str):
         raise UserError(
             f"the {kind} is {given!r}: give a name, or a mapping with a name and options"
@@ -111,16 +123,11 @@ def _named(kind: str, given: Any, known: Iterable[str]) -> tuple[str, dict[str, 
     name = options.pop("name").lower().replace("-", "_")
     if name not in known:
         raise UserError(f"there is no {kind} {name!r}{nearest(name, known)}")
-    return name, options
-
-
-def _with_defaults(name: str, function: Callable[..., Any], given: Mapping[str, Any]) -> Chosen:
-    """A function with all its options, as the run's configuration has them."""
-    known = {p.name: p.default for p in signature(function).parameters.values()}
-    for option in given:
-        if option not in known:
-            raise UserError(f"{name} has no option {option!r}{nearest(option, known)}")
-    return Chosen(name, function, {**known, **{name: read(value) for name, value in given.items()}})
+    defaults = {p.name: p.default for p in signature(known[name]).parameters.values()}
+    for option in options:
+        if option not in defaults:
+            raise UserError(f"{name} has no option {option!r}{nearest(option, defaults)}")
+    return Chosen(name, known[name], defaults | {o: read(value) for o, value in options.items()})
 
 
 def read_data(data: FederatedData | None, datamodule: Any, clients: Any) -> FederatedData:
