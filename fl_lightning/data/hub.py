@@ -136,10 +136,19 @@ def packed(
     return rows, Partition(torch.arange(len(labels)), offsets)
 
 
-def module_rows(datamodule: Any) -> dict[str, Any]:
-    """The raw rows behind a data module's loaders: `train`, `validation` and `test`, if any."""
+def module_rows(datamodule: Any, clients: Any) -> dict[str, Any]:
+    """The raw rows behind a data module's loaders: `train`, `validation` and `test`, if any.
+
+    With them the owners `clients`, by default those that the data module names itself.
+    """
+    kind = type(datamodule).__name__
+    if clients is None and not hasattr(datamodule, "clients"):
+        raise UserError(
+            f"{kind} does not say who owns its rows: give clients=, or write a method clients() of "
+            f"{kind} that returns one owner for each row"
+        )
     datamodule.prepare_data()
-    found = {}
+    found = dict[str, Any]()
     for stage, part, method in (
         ("fit", "train", "train_dataloader"),
         ("validate", "validation", "val_dataloader"),
@@ -162,5 +171,5 @@ def module_rows(datamodule: Any) -> dict[str, Any]:
         collate = getattr(loader, "collate_fn", None) or default_collate
         found[part] = raw_rows(loader.dataset, part, collate)
     if "train" not in found:
-        raise UserError(f"{type(datamodule).__name__} has no train_dataloader: write one")
-    return found
+        raise UserError(f"{kind} has no train_dataloader: write one")
+    return found | {"clients": datamodule.clients() if clients is None else clients}
