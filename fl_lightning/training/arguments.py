@@ -10,14 +10,13 @@ from lightning import LightningDataModule
 from fl_lightning.algorithms import modifiers
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.curves import Curve, read
+from fl_lightning.core.curves import read
 from fl_lightning.data.federated import FederatedData
 from fl_lightning.distributed.launch_options import LaunchOptions
 from fl_lightning.errors import UserError, nearest
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.converters import convert
-from fl_lightning.runs.effect import With, marks
-from fl_lightning.runs.options import Options
+from fl_lightning.runs.options import Options, without_effect
 
 LAUNCH = tuple(f.name for f in fields(LaunchOptions))
 ELSEWHERE = {
@@ -49,7 +48,8 @@ def read_options(given: dict[str, Any]) -> tuple[Options, LaunchOptions]:
         launch["devices"] = _devices(launch["devices"])
     own = {name: _converted(name, value) for name, value in given.items() if name not in LAUNCH}
     options = Options(**own)
-    _refuse_without_effect(options, given)
+    for sentence in without_effect(given, options):
+        raise UserError(sentence)
     return options, LaunchOptions(**launch)
 
 
@@ -58,17 +58,6 @@ def _devices(given: Any) -> str:
     if isinstance(given, list | tuple):
         return ",".join(map(str, given)) + ","
     return str(given)
-
-
-def _refuse_without_effect(o: Options, given: Collection[str]) -> None:
-    for option, needed in marks(Options, With).items():
-        if option in given and not needed.is_given(o):
-            example = f" {needed.example!r}" if needed.among else ""
-            raise UserError(f"{option} has no effect without {needed.option}{example}: add it")
-    if "local_epochs" in given and o.local_steps:
-        raise UserError("local_epochs has no effect, as local_steps takes its place: give one")
-    if "lr_decay" in given and isinstance(o.lr, Curve):
-        raise UserError("lr_decay has no effect, as lr is a curve: give one")
 
 
 def _converted(name: str, value: Any) -> Any:
