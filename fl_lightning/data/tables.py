@@ -78,7 +78,8 @@ def read_table(
                 yield part.to_numpy(dtype=np.float32, na_value=np.nan)
 
     if isinstance(table, pandas.DataFrame):
-        x = _in_memory(read(iter([table])), len(table))
+        parts = map(np.ascontiguousarray, read(iter([table])))
+        x = torch.cat([torch.from_numpy(part) for part in parts])
     else:
         x = _mapped(read(_chunks(table, target, owner, columns)))
     check_finite(x, "x", names)
@@ -177,16 +178,6 @@ def _check_named(
         if missing := [name for name in wanted if name not in names]:
             near = nearest(missing[0], names)
             raise UserError(f"{what}: the table has no column {missing[0]!r}{near}")
-
-
-def _in_memory(read: Iterator[np.ndarray], rows: int) -> Tensor:
-    x, row = np.empty((0, 0), np.float32), 0
-    for block in read:
-        if not row:
-            x = np.empty((rows, block.shape[1]), np.float32)
-        x[row : row + len(block)] = block
-        row += len(block)
-    return torch.from_numpy(x)
 
 
 def _mapped(read: Iterator[np.ndarray]) -> Tensor:
