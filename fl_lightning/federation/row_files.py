@@ -1,6 +1,5 @@
 """Row files: the tensors of each client and slot, in one sparse file a slot."""
 
-import os
 from collections.abc import Iterable
 from errno import EIO
 from pathlib import Path
@@ -59,7 +58,8 @@ class RowFiles:
         self._folder.mkdir(parents=True, exist_ok=True)
         crc, path = client, self._path(slot)
         self._unsynced.add(path)
-        with open(path, "r+b", opener=_open_or_create) as file:
+        path.touch()
+        with path.open("r+b") as file:
             file.seek(client * self._stride)
             for tensor in tensors:
                 content = bytes_of(tensor)
@@ -84,7 +84,3 @@ class RowFiles:
 
     def _path(self, slot: int) -> Path:
         return self._folder / f"{slot}.rows"
-
-
-def _open_or_create(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CREAT, 0o666)
