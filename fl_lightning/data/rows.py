@@ -1,13 +1,13 @@
 """Rows of any structure: a tensor, or tuples and dictionaries of tensors, with n rows each."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import keystr, tree_leaves_with_path, tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from fl_lightning.errors import UserError, first_sentence
@@ -158,13 +158,9 @@ def check_finite(column: Tensor, name: str, names: list[str] | None = None) -> N
         )
 
 
-def columns(rows: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+def columns(rows: Any, name: str) -> list[tuple[str, Tensor]]:
     """The tensors of a tree with their paths, such as `train['image']`."""
-    if isinstance(rows, Tensor):
-        yield name, rows
-    else:
-        for key, part in rows.items() if isinstance(rows, dict) else enumerate(rows):
-            yield from columns(part, f"{name}[{key!r}]")
+    return [(name + keystr(path), column) for path, column in tree_leaves_with_path(rows)]
 
 
 def blocks(column: Tensor) -> tuple[Tensor, ...]:
