@@ -17,6 +17,7 @@ from fl_lightning.errors import UserError, nearest
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.converters import convert
 from fl_lightning.runs.options import Options, without_effect
+from fl_lightning.training.words import as_arguments
 
 LAUNCH = tuple(f.name for f in fields(LaunchOptions))
 ELSEWHERE = {
@@ -49,7 +50,7 @@ def read_options(given: dict[str, Any]) -> tuple[Options, LaunchOptions]:
     own = {name: _converted(name, value) for name, value in given.items() if name not in LAUNCH}
     options = Options(**own)
     for sentence in without_effect(given, options):
-        raise UserError(sentence)
+        raise UserError(as_arguments(sentence))
     return options, LaunchOptions(**launch)
 
 
