@@ -78,8 +78,8 @@ def read_table(
                 yield part.to_numpy(dtype=np.float32, na_value=np.nan)
 
     if isinstance(table, pandas.DataFrame):
-        parts = map(np.ascontiguousarray, read(iter([table])))
-        x = torch.cat([torch.from_numpy(part) for part in parts])
+        rows = map(np.ascontiguousarray, read(iter([table])))
+        x = torch.from_numpy(np.concatenate([*rows]))
     else:
         x = _mapped(read(_chunks(table, target, owner, columns)))
     check_finite(x, "x", names)
