@@ -50,7 +50,7 @@ def callbacks(
     Each gets the parts of the run that it asks for; a function may return several or none.
     Stopping rules come last, since they compare what the others measure.
     """
-    makers = [Chosen(_name(one), one, {}) for one in given if _makes_callbacks(one)]
+    makers = [Chosen("callback", one, {}) for one in given if _makes_callbacks(one)]
     made = [one for one in given if not _makes_callbacks(one)]
     for callback in (*makers, *chosen):
         one = callback.call_with(**vars(data), folder=folder, task=task)
@@ -62,10 +62,6 @@ def callbacks(
 def _makes_callbacks(given: Any) -> bool:
     """Whether it is a class or function that makes callbacks."""
     return isclass(given) or isinstance(given, partial) or isfunction(given)
-
-
-def _name(maker: Any) -> str:
-    return getattr(maker.func if isinstance(maker, partial) else maker, "__name__", "callback")
 
 
 def _check_callbacks(made: Sequence[Any], has_validation: bool) -> None:
