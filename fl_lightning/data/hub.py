@@ -11,9 +11,9 @@ from torch.utils.data import default_collate
 from fl_lightning.core.losses import IGNORED
 from fl_lightning.data.owners import partition_of
 from fl_lightning.data.partition import Partition
-from fl_lightning.data.rows import has_transform, is_hub, raw_rows
+from fl_lightning.data.rows import check_columns, has_transform, is_hub, raw_rows
 from fl_lightning.data.targets import target_in
-from fl_lightning.errors import UserError, nearest
+from fl_lightning.errors import UserError
 
 UNIMPLEMENTED = {"lightning.pytorch.core.hooks", "pytorch_lightning.core.hooks"}
 """Where loaders are defined that a data module does not have."""
@@ -38,10 +38,7 @@ def hub_columns(
             f"{name} has a transform, whose columns may be others: give it to FederatedData itself"
         )
     known = dataset.column_names
-    for what, wanted in (("clients", owner and [owner]), ("columns", columns)):
-        if missing := [column for column in wanted or () if column not in known]:
-            near = nearest(missing[0], known)
-            raise UserError(f"{what}: {name} has no column {missing[0]!r}{near}")
+    check_columns(known, name, clients=[owner] if owner else None, columns=columns)
     return [column for column in known if column != owner] if columns is None else [*columns]
 
 

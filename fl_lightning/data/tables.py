@@ -1,7 +1,7 @@
 """Tables as tensors: data frames, and CSV files that are larger than the memory."""
 
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.data.rows import BLOCK, blocks, check_finite
+from fl_lightning.data.rows import BLOCK, blocks, check_columns, check_finite
 from fl_lightning.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def read_table(
         rows = map(np.ascontiguousarray, read(iter([table])))
         x = torch.from_numpy(np.concatenate([*rows]))
     else:
-        x = _mapped(read(_chunks(table, target, owner, columns)))
+        x = _mapped(read(_chunks(table, target, owner)))
     check_finite(x, "x", names)
     y, found = _targets(_joined(targets), target, classes)
     return Table(x, y, _numbered(_joined(owners)) if owners else None, names, found)
@@ -113,9 +113,7 @@ def standardize_columns(parts: Sequence[Tensor], trained: Tensor) -> tuple[Tenso
     return origin + mean, std
 
 
-def _chunks(
-    path: Any, target: str, owner: str | None, columns: Sequence[str] | None
-) -> Iterator["DataFrame"]:
+def _chunks(path: Any, target: str, owner: str | None) -> Iterator["DataFrame"]:
     """The frames of a CSV file; texts of target and owners are categories."""
     import pandas
 
@@ -125,9 +123,8 @@ def _chunks(
         )
     kinds: dict[Any, Any] = {} if owner is None else {owner: str}
     try:
-        header = pandas.read_csv(path, nrows=0).columns
-        _check_named(header, target, owner, columns)
-        step = max(1, 4 * BLOCK // max(1, len(header)))  # categories of each chunk are merged
+        width = len(pandas.read_csv(path, nrows=0).columns)
+        step = max(1, 4 * BLOCK // max(1, width))  # categories of each chunk are merged
         # all columns are read: with some, pandas would accept rows longer than the header
         with pandas.read_csv(path, chunksize=step, dtype=kinds, index_col=False) as chunks:
             for chunk in chunks:
@@ -153,7 +150,8 @@ def _input_columns(
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()][0]
         raise UserError(f"the table has several columns {twice!r}: give each another name")
-    _check_named(frame.columns, target, owner, columns)
+    clients = None if owner is None else [owner]
+    check_columns(frame.columns, "the table", target=[target], clients=clients, columns=columns)
     given = [name for name in frame.columns if name not in (target, owner)]
     inputs = given if columns is None else [*columns]
     if not inputs:
@@ -167,17 +165,6 @@ def _input_columns(
             f"make numbers of them by pandas.get_dummies(table, columns={texts}, dtype=float)"
         )
     return inputs
-
-
-def _check_named(
-    names: Collection[str], target: str, owner: str | None, columns: Sequence[str] | None
-) -> None:
-    """Raise a UserError if a column that is asked for is none of these."""
-    needed = {"target": [target], "clients": [owner] if owner else [], "columns": columns or []}
-    for what, wanted in needed.items():
-        if missing := [name for name in wanted if name not in names]:
-            near = nearest(missing[0], names)
-            raise UserError(f"{what}: the table has no column {missing[0]!r}{near}")
 
 
 def _mapped(read: Iterator[np.ndarray]) -> Tensor:
