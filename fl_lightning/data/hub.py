@@ -51,16 +51,9 @@ def read_hub(
     clients: Any = None,
     seed: int = 0,
 ) -> tuple[dict[str, Any], Any, tuple[str, ...]]:
-    """Rows of a data set: its columns in torch format, or blocks of tokens.
+    """Rows of a data set as `FederatedData.from_huggingface` makes them; messages call it `name`.
 
-    Args:
-        dataset: One split.
-        name: What messages call it.
-        columns: The columns of a row, or the texts to make tokens of.
-        tokens: A tokenizer, or None.
-        length: Tokens in a block.
-        clients: The owners of rows, as `FederatedData` takes them. None: blocks are nobody's.
-        seed: The seed of a scheme.
+    Without `clients` blocks are nobody's.
 
     Returns:
         The rows; their owners, as `FederatedData` takes them; and the clients' names if the owners
@@ -89,20 +82,9 @@ def class_names(dataset: Any, rows: dict[str, Any], target: str | None) -> tuple
 def packed(
     dataset: Any, columns: Sequence[str], tokens: Any, length: int, partition: Partition
 ) -> tuple[dict[str, Any], Partition]:
-    """The texts of each client as blocks of tokens; a row's texts end with the end-of-text token.
+    """The texts of each client as blocks of tokens, and the blocks of each client.
 
-    Texts of a client follow one another without gaps. Its last block is padded.
-
-    Args:
-        dataset: The data set.
-        columns: Columns of texts; those of a row follow one another.
-        tokens: A tokenizer in Hugging Face's manner.
-        length: Tokens in a block.
-        partition: The rows of each client.
-
-    Returns:
-        `input_ids` and `labels`, (m, length) int64, the labels of padding -100; and the blocks of
-        each client.
+    The columns' texts in a row follow one another, before one end-of-text token.
     """
     ids: list[list[int]] = [[] for _ in range(len(dataset))]
     for column in columns:
@@ -111,17 +93,15 @@ def packed(
             raise UserError(
                 f"column {column!r} does not hold texts alone: name columns of texts, columns=(...)"
             )
-        for row, found in zip(
-            ids, tokens(texts, add_special_tokens=False)["input_ids"], strict=True
-        ):
+        encoded = tokens(texts, add_special_tokens=False)["input_ids"]
+        for row, found in zip(ids, encoded, strict=True):
             row.extend(found)
     end = getattr(tokens, "eos_token_id", None)
-    if end is not None:
-        for row in ids:
-            row.append(end)
+    last = [] if end is None else [end]
     made: list[np.ndarray] = []
     for client in range(len(partition)):
-        stream = [token for row in partition[client].tolist() for token in ids[row]]
+        mine = partition[client].tolist()
+        stream = [token for row in mine for token in (*ids[row], *last)]
         block = np.full((-(-len(stream) // length), length), IGNORED)
         block.flat[: len(stream)] = stream
         made.append(block)

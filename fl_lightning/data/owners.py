@@ -23,8 +23,7 @@ def partition_of(
     """The partition of the rows, and the clients' names in their order.
 
     Args:
-        clients: One owner for each row, lists of positions, a partition, or a scheme: a function
-            `scheme(y, seed) -> Partition`.
+        clients: As `FederatedData` takes them, but no name of a column.
         rows: The number of rows.
         labels: (rows,) int64 classes, if the rows have some.
         seed: The seed of a scheme.

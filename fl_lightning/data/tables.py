@@ -46,19 +46,9 @@ def read_table(
     classes: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
 ) -> Table:
-    """Read a data frame, or a CSV file chunk by chunk.
+    """Read a data frame, or a CSV file chunk by chunk, for `FederatedData.from_table`.
 
-    Args:
-        table: The frame, or the path of the file.
-        target: The column of targets.
-        owner: The column of owners, if there is one.
-        classes: Names of the classes, in order: the target's texts are some of them, or its
-            integers are positions in them. None: texts, categories and truth values are classes.
-        columns: Those of inputs, in their order; None: all but target and owners.
-
-    Raises:
-        UserError: If it cannot be read, a column is missing, an input is no number, a number is NaN
-            or infinite, or a target is none of the classes.
+    `owner` is the column of owners, if there is one.
     """
     import pandas
 
