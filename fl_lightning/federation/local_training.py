@@ -232,7 +232,10 @@ class LocalTraining:
 
     def weights(self, cohort: Sequence[int]) -> list[float]:
         """The aggregation weights of a cohort, 1 on average."""
-        return aggregation_weights(self.algorithm, self.clients, cohort)
+        if not cohort:
+            return []
+        weights: list[float] = aggregation_weights(self.algorithm, self.clients, cohort).tolist()
+        return weights
 
     def _trained(
         self, visits: Mapping[int, Callable[[], ClientTask]], sent: RoundInputs, position: str

@@ -11,16 +11,12 @@ from fl_lightning.data import ClientData
 from fl_lightning.errors import UserError
 
 
-def aggregation_weights(
-    algorithm: Algorithm, clients: ClientData, cohort: Sequence[int]
-) -> list[float]:
-    """The aggregation weights of a cohort, 1 on average.
+def aggregation_weights(algorithm: Algorithm, clients: ClientData, cohort: Sequence[int]) -> Tensor:
+    """The aggregation weights of a cohort, (M,), 1 on average.
 
     Raises:
         UserError: If the algorithm's weights cannot be averaged with.
     """
-    if not cohort:
-        return []
     index = torch.tensor(cohort)
     sizes = clients.sizes[index] / clients.mean_size
     weights = algorithm.weight(Cohort(sizes, clients.labels_of(index)))
@@ -34,4 +30,4 @@ def aggregation_weights(
             f"{weights.tolist()}"
         )
     weights = weights.to(sizes)
-    return (weights / weights.mean()).tolist()
+    return weights / weights.mean()

@@ -54,7 +54,7 @@ def _weights(federation: Federation) -> torch.Tensor:
     """Of every round's cohort, summing to one."""
     cohorts = [federation.sampler(10, 0, round) for round in range(federation.rounds)]
     of_cohort = partial(aggregation_weights, federation.algorithm, federation.clients)
-    weights = torch.tensor([*map(of_cohort, cohorts)], dtype=torch.float64)
+    weights = torch.stack([*map(of_cohort, cohorts)])
     return weights / weights.sum(1, keepdim=True)
 
 
