@@ -37,14 +37,15 @@ def own_loss(out: StepOutput, y: Any) -> Tensor:
     return out.loss
 
 
-def check_one_number(value: Any, what: str, error: type[UserError]) -> None:
-    """Raise the error, which begins with `what`, unless a loss is a 0-dim tensor."""
+def one_number(value: Any, what: str, error: type[UserError]) -> Tensor:
+    """A loss, of which the error, which begins with `what`, says if it is no 0-dim tensor."""
     if not isinstance(value, Tensor) or value.ndim:
         got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.60}"
         raise error(
             f"{what} returned {got}, not one number: return a 0-dim tensor such as the mean over "
             "the batch"
         )
+    return value
 
 
 def scores_of(out: Any) -> Any:
