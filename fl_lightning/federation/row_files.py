@@ -1,14 +1,17 @@
 """Row files: the tensors of each client and slot, in one sparse file a slot."""
 
-from collections.abc import Iterable
 from errno import EIO
 from pathlib import Path
 from zlib import crc32
 
-from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.device import bytes_of
+from fl_lightning.core.term import States
 from fl_lightning.files import sync
+
+Row = list[States]
+"""The states of a client, one dictionary a term. Nobody changes a row."""
 
 CHECKSUM_BYTES = 4
 """At the end of a row. It begins with the client's number, so a misplaced row is damaged."""
@@ -37,8 +40,8 @@ class RowFiles:
         self._folder, self._stride = folder, row + CHECKSUM_BYTES
         self._unsynced = set[Path]()
 
-    def read(self, slot: int, client: int, tensors: Iterable[Tensor]) -> None:
-        """Read a row into tensors on the CPU.
+    def read(self, slot: int, client: int, row: Row) -> Row:
+        """Read a row into these tensors on the CPU.
 
         Raises:
             DamagedRowError: If the file does not hold it as it was written.
@@ -46,14 +49,15 @@ class RowFiles:
         crc, path = client, self._path(slot)
         with path.open("rb") as file:
             file.seek(client * self._stride)
-            for tensor in tensors:
+            for tensor in tree_leaves(row):
                 content = bytes_of(tensor)
                 file.readinto(content)
                 crc = crc32(content, crc)
             if file.read(CHECKSUM_BYTES) != crc.to_bytes(CHECKSUM_BYTES, "little"):
                 raise DamagedRowError(client, path)
+        return row
 
-    def write(self, slot: int, client: int, tensors: Iterable[Tensor]) -> None:
+    def write(self, slot: int, client: int, row: Row) -> None:
         """Write a row of tensors on the CPU."""
         self._folder.mkdir(parents=True, exist_ok=True)
         crc, path = client, self._path(slot)
@@ -61,7 +65,7 @@ class RowFiles:
         path.touch()
         with path.open("r+b") as file:
             file.seek(client * self._stride)
-            for tensor in tensors:
+            for tensor in tree_leaves(row):
                 content = bytes_of(tensor)
                 file.write(content)
                 crc = crc32(content, crc)
