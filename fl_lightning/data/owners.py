@@ -22,11 +22,8 @@ def partition_of(
 ) -> tuple[Partition, tuple[str, ...]]:
     """The partition of the rows, and the clients' names in their order.
 
-    Args:
-        clients: As `FederatedData` takes them, but no name of a column.
-        rows: The number of rows.
-        labels: (rows,) int64 classes, if the rows have some.
-        seed: The seed of a scheme.
+    `clients` are as `FederatedData` takes them, but no name of a column; `labels`, (rows,) int64,
+    the classes of the rows if they have some.
 
     Raises:
         UserError: If it does not fit the rows, or a client has none.
