@@ -1,6 +1,6 @@
 """What callbacks are made from: measures of some rounds, and rules that end a run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from math import ceil
 from typing import Annotated, Any, ClassVar
@@ -97,10 +97,17 @@ class CohortMeasure(Measure):
 
     def table(self, federation: Federation, width: int) -> Tensor:
         """The rows of all counted clients, (M, width) float64, from those of all ranks."""
-        rows = [self.rows.get(client, [0.0] * width) for client in self.counted(federation)]
-        table = torch.tensor(rows, device=federation.w.device).double().reshape(len(rows), width)
-        federation.all_reduce_sum(table)
-        return table
+        return rows_of_all(federation, self.rows, self.counted(federation), width)
+
+
+def rows_of_all(
+    federation: Federation, mine: Mapping[int, list[float]], clients: Sequence[int], width: int
+) -> Tensor:
+    """A row for each of these clients, (M, width) float64, from the rank that has it."""
+    rows = [mine.get(client, [0.0] * width) for client in clients]
+    table = torch.tensor(rows, device=federation.w.device).double().reshape(len(rows), width)
+    federation.all_reduce_sum(table)
+    return table
 
 
 def over_clients(

@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from fl_lightning.callbacks.bases import Measure, over_clients
+from fl_lightning.callbacks.bases import Measure, over_clients, rows_of_all
 from fl_lightning.callbacks.scoring import Scorer
 from fl_lightning.data import DeviceDataset, Partition, own_test_split
 from fl_lightning.errors import UserError
@@ -56,22 +55,18 @@ class ClientScores(Measure):
     def measure(self, federation: Federation) -> Metrics:
         federation.load_global()
         fabric, mine, names = federation.fabric, dict[int, list[float]](), list[str]()
-        order = [*self.samples]
-        for place in range(fabric.global_rank, len(order), fabric.world_size):
-            index = self.samples[order[place]]
+        clients = [*self.samples]
+        for client in clients[fabric.global_rank :: fabric.world_size]:
+            index = self.samples[client]
             scores = self.task.scores(self.test, "test", index, fabric.autocast)
-            names, mine[place] = [*scores], [*scores.values()]
+            names, mine[client] = [*scores], [*scores.values()]
         names = fabric.broadcast(names)  # the first rank has a client
-        table = torch.zeros(len(order), len(names), dtype=torch.float64)
-        for place, values in mine.items():
-            table[place] = torch.tensor(values)
-        table = table.to(federation.w.device)
-        federation.all_reduce_sum(table)
+        table = rows_of_all(federation, mine, clients, len(names)).cpu()
         plain = {name.removeprefix("test/"): self.task.larger_is_better(name) for name in names}
         if fabric.is_global_zero:
-            self._write(federation.round, [*plain], table.cpu())
+            self._write(federation.round, [*plain], table)
         metrics = Metrics()
-        for (name, larger), values in zip(plain.items(), table.cpu().T, strict=True):
+        for (name, larger), values in zip(plain.items(), table.T, strict=True):
             defined = values[~values.isnan()]
             counted = defined if len(defined) else values
             metrics |= over_clients(f"clients/{name}", counted, larger=larger)

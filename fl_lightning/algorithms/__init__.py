@@ -4,8 +4,6 @@ A default is the paper's unless `Released code` in the docstring says otherwise.
 is the gradient on the batch, w the client's model, w^t the received one, u_i the one after the last
 local step, N the number of clients, M of the cohort S, K of local steps, and eta the local learning
 rate. `registry` lists the algorithms for the command line.
-
-Imports `terms` and below.
 """
 
 from fl_lightning.algorithms.adaptive import diloco as diloco

@@ -2,13 +2,12 @@
 
 `--algorithm scaffold --perturb lesam --server-optimizer adam` is SCAFFOLD on LESAM's gradients with
 Adam on the server. A combination of two terms with one role is refused.
-
-Imports `terms` and below.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
+from itertools import product
 from typing import Annotated, Any, ParamSpec
 
 from typing_extensions import Doc
@@ -17,12 +16,7 @@ from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.algorithms.server import fedacg, fedadagrad, fedadam, fedavgm, fedyogi
 from fl_lightning.core.algorithm import Algorithm, OptimizerFactory
-from fl_lightning.core.constraints import (
-    NonNegativeFloat,
-    PositiveFraction,
-    PositiveInt,
-    checked,
-)
+from fl_lightning.core.constraints import NonNegativeFloat, PositiveFraction, PositiveInt, checked
 from fl_lightning.core.term import Term
 from fl_lightning.errors import UserError
 
@@ -62,8 +56,12 @@ class Modifier:
                 `around`.
         """
         inner = () if self.inner is None else (self.inner,)
-        for added in (*inner, *self.outer):
-            _check(added, algorithm)
+        for added, term in product((*inner, *self.outer), algorithm.terms):
+            for role in sorted(term.roles & added.roles):
+                raise UserError(
+                    f"{type(added).__name__} cannot be added, because {type(term).__name__} "
+                    f"already {_DOES[role]}: choose an algorithm without it, or omit the addition"
+                )
         made = [*inner, *algorithm.terms, *self.outer]
         if self.around is not None:
             if not any("perturb" in term.roles for term in made):
@@ -73,15 +71,6 @@ class Modifier:
                 )
             made = [self.around(term) if "perturb" in term.roles else term for term in made]
         return algorithm.replace(terms=made, server=self.server or algorithm.server)
-
-
-def _check(added: Term, algorithm: Algorithm) -> None:
-    for term in algorithm.terms:
-        for role in sorted(term.roles & added.roles):
-            raise UserError(
-                f"{type(added).__name__} cannot be added, because {type(term).__name__} already "
-                f"{_DOES[role]}: choose an algorithm without it, or omit the addition"
-            )
 
 
 def unchanged() -> Modifier:
@@ -295,11 +284,7 @@ PARTS: Mapping[str, Mapping[str, Callable[..., Modifier]]] = {
         "lookahead": _of(fedacg),
     },
     "personal": {"none": unchanged, **_named(head, body, norm, word)},
-    "send": {
-        "none": unchanged,
-        **_named(topk, quantize, sign),
-        "topk+quantize": topk_quantize,
-    },
+    "send": {"none": unchanged, **_named(topk, quantize, sign), "topk+quantize": topk_quantize},
 }
 """The choices of each option, in the order of addition; the first one of an option adds nothing."""
 

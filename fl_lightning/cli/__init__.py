@@ -1,4 +1,1 @@
-"""The command line: parsing, options, choices, messages and commands.
-
-Imports `federation`, `callbacks` and below; `experiment`, `lab` and `__main__` import it.
-"""
+"""The command line: parsing, options, choices, messages and commands."""

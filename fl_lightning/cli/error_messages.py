@@ -73,9 +73,7 @@ def _lost_rank(error: BaseException | None) -> bool:
 def exit_with_error(message: str, on_this_rank: bool = False) -> NoReturn:
     """Leave with exit code 2 and one sentence; only the first rank prints it.
 
-    Args:
-        message: The sentence.
-        on_this_rank: Print it on this rank, which failed alone.
+    A rank that fails alone prints it with `on_this_rank`.
     """
     # torchrun has a console on each machine
     if on_this_rank or is_first_rank() or os.environ.get("LOCAL_RANK") == "0":

@@ -9,11 +9,9 @@ from typing import Any
 from fl_lightning.algorithms import modifiers
 from fl_lightning.cli.argv import flag_of
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.curves import Curve
 from fl_lightning.errors import UserError
 from fl_lightning.runs.chosen import Chosen
-from fl_lightning.runs.effect import With, marks
-from fl_lightning.runs.options import Options
+from fl_lightning.runs.options import Options, without_effect
 from fl_lightning.training import parts
 
 
@@ -28,14 +26,7 @@ def unused_option_notes(
         chosen: The chosen functions.
         sends: Whether clients send anything to the server.
     """
-    for option, needed in marks(Options, With).items():
-        if option in given and not needed.is_given(o):
-            fix = f"add {flag_of(needed.option)} {needed.example}"
-            yield f"note: {flag_of(option)} has no effect: {fix}"
-    if "local_epochs" in given and o.local_steps:
-        yield f"note: --local-epochs has no effect: --local-steps {o.local_steps} takes its place"
-    if "lr_decay" in given and isinstance(o.lr, Curve):
-        yield f"note: --lr-decay has no effect: --lr {o.lr} takes its place"
+    yield from (f"note: {sentence}" for sentence in without_effect(given, o))
     if "data_dir" in given and not chosen["data"].wants("root"):
         yield f"note: --data-dir has no effect: {chosen['data'].name} reads no files"
     if "server_lr" in given and not sends:

@@ -1,4 +1,1 @@
-"""A method as tensor algebra: vectors, gradient oracles, terms, algorithms.
-
-Imports `errors` only.
-"""
+"""A method as tensor algebra: vectors, gradient oracles, terms, algorithms."""

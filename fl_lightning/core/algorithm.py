@@ -193,7 +193,7 @@ class Algorithm:
         """The direction of one local step at `w`, and the client's states."""
         views = self._views(facts, states, server_states)
         for term, view in zip(self.terms, views, strict=True):
-            oracle = TermOracle(term, view, oracle)
+            oracle = TermOracle(oracle, term, view)
         return oracle(w), [view._states() for view in views]
 
     def send(

@@ -1,4 +1,4 @@
-"""Asynchronous copies to the device, and its clock."""
+"""Asynchronous copies to the device, its clock, and the bytes of tensors."""
 
 import time
 
@@ -32,6 +32,11 @@ class Moment:
             return self._time - earlier._time
         self._event.synchronize()
         return earlier._event.elapsed_time(self._event) / 1000
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor, also of bfloat16, which NumPy does not know; on a CPU its memory."""
+    return tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data
 
 
 def on_gpu(tensor: Tensor) -> bool:

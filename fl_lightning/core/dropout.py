@@ -30,11 +30,8 @@ def new_key(seed: int) -> Tensor:
 class DropoutMasks:
     """The dropout masks of one forward pass; a context, in which `substitution` draws from them.
 
-    Args:
-        key: See `new_key`.
-
     Attributes:
-        key: That of the next pass: another one as soon as this pass draws.
+        key: That of the next pass (see `new_key`): another one as soon as this pass draws.
     """
 
     def __init__(self, key: Tensor):
@@ -50,11 +47,8 @@ class DropoutMasks:
     def drop(self, x: Tensor, p: float, shape: Sequence[int], alpha: bool = False) -> Tensor:
         """Drop elements of `x` with probability `p` and scale up the others.
 
-        Args:
-            x: Any floating tensor.
-            p: The probability.
-            shape: The shape of the mask, which broadcasts to that of `x`.
-            alpha: Whether to keep mean and variance, as `torch.nn.AlphaDropout` does.
+        The mask's shape broadcasts to that of `x`. With `alpha` mean and variance stay, as in
+        `torch.nn.AlphaDropout`.
         """
         index, self._count = self._count, self._count + 1
         if p == 0:

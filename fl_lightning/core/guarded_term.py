@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.folding import is_stacked
+from fl_lightning.core.losses import one_number
 from fl_lightning.core.oracle import BatchOracle, ForwardPass, Loss, Oracle, Request
 from fl_lightning.core.term import OfClients, OfLayout, Term
 from fl_lightning.core.view import DRAWS, FACTS, View, check_like, check_unchanged, unchanged
@@ -86,13 +87,7 @@ def check_declaration(term: Term) -> None:
 
 
 class GuardedTerm(Term):
-    """A term whose hooks are checked as they run.
-
-    Args:
-        term: The term.
-        index: Its place in the algorithm.
-        views: Gets the view of each call of a hook.
-    """
+    """A term whose hooks are checked as they run; `views` gets the view of each call."""
 
     def __init__(self, term: Term, index: int, views: list["StrictView"]):
         self.term, self.index, self.views = term, index, views
@@ -191,13 +186,7 @@ def _strict(oracle: Oracle, view: StrictView) -> Oracle:
                 value: Any = loss(b)
         finally:
             vars(view)["_in_loss"] = False
-        if not isinstance(value, Tensor) or value.ndim:
-            shown = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
-            raise TermError(
-                f"{view._where}'s loss returned {shown}, not one number: return a 0-dim tensor "
-                "such as the mean over the batch"
-            )
-        return value
+        return one_number(value, f"{view._where}'s loss", TermError)
 
     def evaluate(w: Tensor, request: Request) -> Tensor:
         if view._in_loss:

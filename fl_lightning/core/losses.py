@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.cross_entropy import mean_cross_entropy
+from fl_lightning.errors import UserError
 
 IGNORED = -100
 """The target of a token that does not count, as in `torch.nn.functional.cross_entropy`."""
@@ -34,6 +35,17 @@ class StepOutput(NamedTuple):
 def own_loss(out: StepOutput, y: Any) -> Tensor:
     """The loss that the module has computed itself."""
     return out.loss
+
+
+def one_number(value: Any, what: str, error: type[UserError]) -> Tensor:
+    """A loss, of which the error, which begins with `what`, says if it is no 0-dim tensor."""
+    if not isinstance(value, Tensor) or value.ndim:
+        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.60}"
+        raise error(
+            f"{what} returned {got}, not one number: return a 0-dim tensor such as the mean over "
+            "the batch"
+        )
+    return value
 
 
 def scores_of(out: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import torch.func
 from torch import Tensor, nn
 
+from fl_lightning.core.device import bytes_of
 from fl_lightning.core.dropout import KEY, DropoutMasks
 from fl_lightning.core.mixed_precision import casts_of
 from fl_lightning.core.vector import Layout
@@ -115,7 +116,7 @@ class FunctionalModel:
 def digest(tensor: Tensor) -> str:
     """64 hexadecimal digits: SHA-256 of a tensor's dtype, shape and bytes."""
     content = sha256(repr((tensor.dtype, tuple(tensor.shape))).encode())
-    content.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+    content.update(bytes_of(tensor))
     return content.hexdigest()
 
 

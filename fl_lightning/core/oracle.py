@@ -147,6 +147,29 @@ class Oracle(Protocol):
         ...
 
 
+@dataclass(eq=False)
+class WrappedOracle:
+    """An oracle around another one; a subclass says what the gradient is."""
+
+    inner: Oracle
+
+    def __call__(self, w: Tensor) -> Tensor:
+        """The gradient at `w`."""
+        raise NotImplementedError
+
+    def loss(self, w: Tensor) -> Tensor:
+        """The loss of the oracle inside."""
+        return self.inner.loss(w)
+
+    def of(self, loss: Loss, *layers: str) -> Oracle:
+        """The same around the oracle of another loss."""
+        return replace(self, inner=self.inner.of(loss, *layers))
+
+    def part(self, index: int, count: int) -> Oracle:
+        """The same around the oracle of a part of the batch."""
+        return replace(self, inner=self.inner.part(index, count))
+
+
 @dataclass(frozen=True)
 class Request:
     """The parts of a question to an oracle besides the weights.

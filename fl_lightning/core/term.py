@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.core.constraints import check
-from fl_lightning.core.oracle import Loss, Oracle
+from fl_lightning.core.oracle import Oracle, WrappedOracle
 from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.core.vector import Layout, Part
 from fl_lightning.core.view import States as States
@@ -217,24 +217,13 @@ def init_states(
         ]
 
 
-class TermOracle:
+@dataclass(eq=False)
+class TermOracle(WrappedOracle):
     """A term applied to an oracle is again an oracle."""
 
-    def __init__(self, term: Term, view: View, inner: Oracle):
-        self.term, self.view, self.inner = term, view, inner
+    term: Term
+    view: View
 
     def __call__(self, w: Tensor) -> Tensor:
         """The term's direction at `w`."""
         return self.term.gradient(self.inner, w, self.view)
-
-    def loss(self, w: Tensor) -> Tensor:
-        """The loss of the oracle inside."""
-        return self.inner.loss(w)
-
-    def of(self, loss: Loss, *layers: str) -> "TermOracle":
-        """The same term applied to the oracle of another loss."""
-        return TermOracle(self.term, self.view, self.inner.of(loss, *layers))
-
-    def part(self, index: int, count: int) -> "TermOracle":
-        """The same term applied to the oracle of a part of the batch."""
-        return TermOracle(self.term, self.view, self.inner.part(index, count))

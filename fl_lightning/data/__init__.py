@@ -1,7 +1,4 @@
-"""Data sets on the device, split over clients: sources, schemes, batches and augmentation.
-
-Imports `core` and below.
-"""
+"""Data sets on the device, split over clients: sources, schemes, batches and augmentation."""
 
 from fl_lightning.data import partitions as partitions
 from fl_lightning.data import schemes as schemes

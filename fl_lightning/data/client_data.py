@@ -137,10 +137,9 @@ class ClientData:
 
     def __post_init__(self) -> None:
         check(self)
-        highest = int(self.partition.indices.max()) if len(self.partition.indices) else -1
-        if highest >= len(self.dataset):
+        if (end := self.partition.end) > len(self.dataset):
             raise UserError(
-                f"the partition holds sample {highest}, but the data set has {len(self.dataset)}: "
+                f"the partition holds sample {end - 1}, but the data set has {len(self.dataset)}: "
                 "make the partition from this data set's labels"
             )
         fix = "a small alpha leaves some empty; use fewer clients or --partition.min-size 1"

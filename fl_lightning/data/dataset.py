@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from fl_lightning.core.device import bytes_of
 from fl_lightning.errors import UserError
 
 DIGESTED = 32 * 2**20
@@ -98,12 +99,12 @@ class DeviceDataset:
     def digest(self) -> str:
         """16 hexadecimal digits: SHA-256 of labels, normalization and `DIGESTED` of the samples."""
         y, *rest = tree_leaves((self.y, self.x))
-        held = sha256(_bytes(y))
+        held = sha256(bytes_of(y))
         for part in rest:
             held.update(repr((self.classes, self.mean, self.std, part.dtype, self.shape)).encode())
             step = max(1, -(-part.nbytes // DIGESTED))
             for block in part[::step].split(512):  # a mapped file may be larger than the memory
-                held.update(_bytes(block))
+                held.update(bytes_of(block))
         return held.hexdigest()[:16]
 
     def _with(self, change: Callable[[Tensor], Tensor]) -> "DeviceDataset":
@@ -201,11 +202,6 @@ def channels_last(x: Tensor) -> Tensor:
 def rows(tree: Any) -> int:
     """The number of samples in a batch, a tensor or several."""
     return len(tree if isinstance(tree, Tensor) else tree_leaves(tree)[0])
-
-
-def _bytes(t: Tensor) -> memoryview:
-    """The bytes of a tensor, also of bfloat16, which NumPy does not know."""
-    return t.detach().cpu().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _check_tensors(name: str, given: Any, n: int) -> None:

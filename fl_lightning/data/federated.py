@@ -99,7 +99,7 @@ class FederatedData:
         left = 1.0
         rows: dict[str, Rows | None] = {}
         for part, given in (("test", test), ("validation", validation)):
-            if _is_number(given):
+            if isinstance(given, float | int):
                 if not 0 < given < left:
                     raise UserError(
                         f"{part} is {given}: give a fraction above 0 that leaves rows to train on, "
@@ -315,24 +315,13 @@ class FederatedData:
             shards = fl.partitions.shards(clients=100)
             data = fl.FederatedData.from_datamodule(LitMNIST("data"), clients=shards)
         """
-        if clients is None and not hasattr(datamodule, "clients"):
-            kind = type(datamodule).__name__
-            raise UserError(
-                f"{kind} does not say who owns its rows: give clients=, or write a method "
-                f"clients() of {kind} that returns one owner for each row"
-            )
-        options = module_rows(datamodule) | options
-        return cls(clients=datamodule.clients() if clients is None else clients, **options)
-
-
-def _is_number(given: Any) -> bool:
-    return isinstance(given, float | int)
+        return cls(**module_rows(datamodule, clients) | options)
 
 
 def _read_parts(test: Any, validation: Any, read: Callable[[Any, str], Any]) -> dict[str, Any]:
     """Both parts, as arguments of `FederatedData`: rows that were read, or a fraction or None."""
     parts = {"test": test, "validation": validation}
     return {
-        part: given if given is None or _is_number(given) else read(given, part)
+        part: given if isinstance(given, float | int | None) else read(given, part)
         for part, given in parts.items()
     }

@@ -11,9 +11,9 @@ from torch.utils.data import default_collate
 from fl_lightning.core.losses import IGNORED
 from fl_lightning.data.owners import partition_of
 from fl_lightning.data.partition import Partition
-from fl_lightning.data.rows import has_transform, is_hub, raw_rows
+from fl_lightning.data.rows import check_columns, has_transform, is_hub, raw_rows
 from fl_lightning.data.targets import target_in
-from fl_lightning.errors import UserError, nearest
+from fl_lightning.errors import UserError
 
 UNIMPLEMENTED = {"lightning.pytorch.core.hooks", "pytorch_lightning.core.hooks"}
 """Where loaders are defined that a data module does not have."""
@@ -38,10 +38,7 @@ def hub_columns(
             f"{name} has a transform, whose columns may be others: give it to FederatedData itself"
         )
     known = dataset.column_names
-    for what, wanted in (("clients", owner and [owner]), ("columns", columns)):
-        if missing := [column for column in wanted or () if column not in known]:
-            near = nearest(missing[0], known)
-            raise UserError(f"{what}: {name} has no column {missing[0]!r}{near}")
+    check_columns(known, name, clients=[owner] if owner else None, columns=columns)
     return [column for column in known if column != owner] if columns is None else [*columns]
 
 
@@ -54,16 +51,9 @@ def read_hub(
     clients: Any = None,
     seed: int = 0,
 ) -> tuple[dict[str, Any], Any, tuple[str, ...]]:
-    """Rows of a data set: its columns in torch format, or blocks of tokens.
+    """Rows of a data set as `FederatedData.from_huggingface` makes them; messages call it `name`.
 
-    Args:
-        dataset: One split.
-        name: What messages call it.
-        columns: The columns of a row, or the texts to make tokens of.
-        tokens: A tokenizer, or None.
-        length: Tokens in a block.
-        clients: The owners of rows, as `FederatedData` takes them. None: blocks are nobody's.
-        seed: The seed of a scheme.
+    Without `clients` blocks are nobody's.
 
     Returns:
         The rows; their owners, as `FederatedData` takes them; and the clients' names if the owners
@@ -92,20 +82,9 @@ def class_names(dataset: Any, rows: dict[str, Any], target: str | None) -> tuple
 def packed(
     dataset: Any, columns: Sequence[str], tokens: Any, length: int, partition: Partition
 ) -> tuple[dict[str, Any], Partition]:
-    """The texts of each client as blocks of tokens; a row's texts end with the end-of-text token.
+    """The texts of each client as blocks of tokens, and the blocks of each client.
 
-    Texts of a client follow one another without gaps. Its last block is padded.
-
-    Args:
-        dataset: The data set.
-        columns: Columns of texts; those of a row follow one another.
-        tokens: A tokenizer in Hugging Face's manner.
-        length: Tokens in a block.
-        partition: The rows of each client.
-
-    Returns:
-        `input_ids` and `labels`, (m, length) int64, the labels of padding -100; and the blocks of
-        each client.
+    The columns' texts in a row follow one another, before one end-of-text token.
     """
     ids: list[list[int]] = [[] for _ in range(len(dataset))]
     for column in columns:
@@ -114,17 +93,15 @@ def packed(
             raise UserError(
                 f"column {column!r} does not hold texts alone: name columns of texts, columns=(...)"
             )
-        for row, found in zip(
-            ids, tokens(texts, add_special_tokens=False)["input_ids"], strict=True
-        ):
+        encoded = tokens(texts, add_special_tokens=False)["input_ids"]
+        for row, found in zip(ids, encoded, strict=True):
             row.extend(found)
     end = getattr(tokens, "eos_token_id", None)
-    if end is not None:
-        for row in ids:
-            row.append(end)
+    last = [] if end is None else [end]
     made: list[np.ndarray] = []
     for client in range(len(partition)):
-        stream = [token for row in partition[client].tolist() for token in ids[row]]
+        mine = partition[client].tolist()
+        stream = [token for row in mine for token in (*ids[row], *last)]
         block = np.full((-(-len(stream) // length), length), IGNORED)
         block.flat[: len(stream)] = stream
         made.append(block)
@@ -136,10 +113,19 @@ def packed(
     return rows, Partition(torch.arange(len(labels)), offsets)
 
 
-def module_rows(datamodule: Any) -> dict[str, Any]:
-    """The raw rows behind a data module's loaders: `train`, `validation` and `test`, if any."""
+def module_rows(datamodule: Any, clients: Any) -> dict[str, Any]:
+    """The raw rows behind a data module's loaders: `train`, `validation` and `test`, if any.
+
+    With them the owners `clients`, by default those that the data module names itself.
+    """
+    kind = type(datamodule).__name__
+    if clients is None and not hasattr(datamodule, "clients"):
+        raise UserError(
+            f"{kind} does not say who owns its rows: give clients=, or write a method clients() of "
+            f"{kind} that returns one owner for each row"
+        )
     datamodule.prepare_data()
-    found = {}
+    found = dict[str, Any]()
     for stage, part, method in (
         ("fit", "train", "train_dataloader"),
         ("validate", "validation", "val_dataloader"),
@@ -162,5 +148,5 @@ def module_rows(datamodule: Any) -> dict[str, Any]:
         collate = getattr(loader, "collate_fn", None) or default_collate
         found[part] = raw_rows(loader.dataset, part, collate)
     if "train" not in found:
-        raise UserError(f"{type(datamodule).__name__} has no train_dataloader: write one")
-    return found
+        raise UserError(f"{kind} has no train_dataloader: write one")
+    return found | {"clients": datamodule.clients() if clients is None else clients}

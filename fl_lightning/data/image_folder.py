@@ -67,8 +67,9 @@ def image_folder(
             class has no images or no training images, images differ in size without `size`, a
             number is out of range, or the cache cannot be written.
     """
-    train, test = domain_folder(root, "test", size, cache, crop, ("train", "test"))
-    return _without_domains(train), _without_domains(test)
+    split = domain_folder(root, "test", size, cache, crop, ("train", "test"))
+    train, test = (replace(part, domains=None, domain_names=()) for part in split)
+    return train, test
 
 
 @checked
@@ -127,10 +128,6 @@ def domain_folder(
             "remove the folder"
         )
     return train, test
-
-
-def _without_domains(data: DeviceDataset) -> DeviceDataset:
-    return replace(data, domains=None, domain_names=())
 
 
 def _subfolders(folder: Path, layout: str) -> list[Path]:

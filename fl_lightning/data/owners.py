@@ -22,12 +22,8 @@ def partition_of(
 ) -> tuple[Partition, tuple[str, ...]]:
     """The partition of the rows, and the clients' names in their order.
 
-    Args:
-        clients: One owner for each row, lists of positions, a partition, or a scheme: a function
-            `scheme(y, seed) -> Partition`.
-        rows: The number of rows.
-        labels: (rows,) int64 classes, if the rows have some.
-        seed: The seed of a scheme.
+    `clients` are as `FederatedData` takes them, but no name of a column; `labels`, (rows,) int64,
+    the classes of the rows if they have some.
 
     Raises:
         UserError: If it does not fit the rows, or a client has none.
@@ -41,8 +37,8 @@ def partition_of(
         partition = _from_positions(clients, rows)
     else:
         partition, names = _from_owners(clients, rows)
-    if len(partition.indices) and (last := int(partition.indices.max())) >= rows:
-        raise UserError(f"clients holds row {last}, but there are {rows:,} rows: count from 0")
+    if (end := partition.end) > rows:
+        raise UserError(f"clients holds row {end - 1}, but there are {rows:,} rows: count from 0")
     partition.check_none_is_empty("rows", "leave them out, or use fewer clients")
     return partition, tuple(map(str, names or range(len(partition))))
 
@@ -77,7 +73,7 @@ def _from_positions(lists: Sequence[Any], rows: int) -> Partition:
     if str(getattr(lists[0], "dtype", "")) in ("bool", "torch.bool"):
         raise UserError("clients are masks: give positions, as mask.nonzero() has them")
     partition = Partition.from_lists(lists)
-    if len(partition.indices) and int(partition.indices.max()) < rows:
+    if partition.end <= rows:
         held = partition.indices.bincount()
         if twice := int((held > 1).sum()):
             raise UserError(

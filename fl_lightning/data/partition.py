@@ -85,6 +85,16 @@ class Partition:
         """(num_clients,) int64: the number of samples of each client."""
         return self.offsets.diff()
 
+    @property
+    def holders(self) -> Tensor:
+        """(total,) int64: the client that holds each of `indices`."""
+        return torch.arange(len(self)).repeat_interleave(self.sizes)
+
+    @property
+    def end(self) -> int:
+        """One more than the highest position that a client holds; 0 if none holds any."""
+        return int(self.indices.max()) + 1 if len(self.indices) else 0
+
     def check_none_is_empty(self, things: str, fix: str) -> None:
         """Raise a UserError, which ends with the fix, if a client holds none of these things."""
         if empty := (self.sizes == 0).nonzero().flatten().tolist():
@@ -95,8 +105,8 @@ class Partition:
 
     def owners(self) -> Tensor:
         """(n,) int64: the client of each sample up to the last held one; 0 if no client has it."""
-        owner = torch.zeros(int(self.indices.max()) + 1, dtype=torch.int64)
-        owner[self.indices] = torch.arange(len(self)).repeat_interleave(self.sizes)
+        owner = torch.zeros(self.end, dtype=torch.int64)
+        owner[self.indices] = self.holders
         return owner
 
     def subset(self, clients: Tensor) -> "Partition":
@@ -118,8 +128,7 @@ class Partition:
 
     def _cells(self, y: Tensor, num_classes: int) -> Tensor:
         """(total,) the cell of the histogram in which each sample is counted."""
-        owners = torch.arange(len(self)).repeat_interleave(self.sizes)
-        return owners * num_classes + y.cpu()[self.indices]
+        return self.holders * num_classes + y.cpu()[self.indices]
 
     def describe(self, y: Tensor, classes: tuple[str, ...]) -> str:
         """Sizes, classes per client and class counts, as far as they fit 80 columns and few lines.

@@ -1,16 +1,16 @@
 """Rows of any structure: a tensor, or tuples and dictionaries of tensors, with n rows each."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import keystr, tree_leaves_with_path, tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
-from fl_lightning.errors import UserError, first_sentence
+from fl_lightning.errors import UserError, first_sentence, nearest
 
 Rows: TypeAlias = Tensor | tuple[Any, ...] | dict[str, Any]
 """A tree of tensors on the CPU, each with one entry for every row."""
@@ -158,13 +158,17 @@ def check_finite(column: Tensor, name: str, names: list[str] | None = None) -> N
         )
 
 
-def columns(rows: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+def check_columns(known: Collection[str], of: str, **wanted: Sequence[str] | None) -> None:
+    """Raise a UserError if a column that one of these arguments names is not known."""
+    for argument, names in wanted.items():
+        if missing := [name for name in names or () if name not in known]:
+            near = nearest(missing[0], known)
+            raise UserError(f"{argument}: {of} has no column {missing[0]!r}{near}")
+
+
+def columns(rows: Any, name: str) -> list[tuple[str, Tensor]]:
     """The tensors of a tree with their paths, such as `train['image']`."""
-    if isinstance(rows, Tensor):
-        yield name, rows
-    else:
-        for key, part in rows.items() if isinstance(rows, dict) else enumerate(rows):
-            yield from columns(part, f"{name}[{key!r}]")
+    return [(name + keystr(path), column) for path, column in tree_leaves_with_path(rows)]
 
 
 def blocks(column: Tensor) -> tuple[Tensor, ...]:

@@ -1,7 +1,7 @@
 """Tables as tensors: data frames, and CSV files that are larger than the memory."""
 
 import tempfile
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.data.rows import BLOCK, blocks, check_finite
+from fl_lightning.data.rows import BLOCK, blocks, check_columns, check_finite
 from fl_lightning.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -48,19 +48,9 @@ def read_table(
     classes: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
 ) -> Table:
-    """Read a data frame, or a CSV file chunk by chunk.
+    """Read a data frame, or a CSV file chunk by chunk, for `FederatedData.from_table`.
 
-    Args:
-        table: The frame, or the path of the file.
-        target: The column of targets.
-        owner: The column of owners, if there is one.
-        classes: Names of the classes, in order: the target's texts are some of them, or its
-            integers are positions in them. None: texts, categories and truth values are classes.
-        columns: Those of inputs, in their order; None: all but target and owners.
-
-    Raises:
-        UserError: If it cannot be read, a column is missing, an input is no number, a number is NaN
-            or infinite, or a target is none of the classes.
+    `owner` is the column of owners, if there is one.
     """
     import pandas
 
@@ -80,9 +70,10 @@ def read_table(
                 yield part.to_numpy(dtype=np.float32, na_value=np.nan)
 
     if isinstance(table, pandas.DataFrame):
-        x = _in_memory(read(iter([table])), len(table))
+        rows = map(np.ascontiguousarray, read(iter([table])))
+        x = torch.from_numpy(np.concatenate([*rows]))
     else:
-        with closing(_ahead(_chunks(table, target, owner, columns))) as chunks:
+        with closing(_ahead(_chunks(table, target, owner))) as chunks:
             x = _mapped(read(chunks))
     check_finite(x, "x", names)
     y, found = _targets(_joined(targets), target, classes)
@@ -115,9 +106,7 @@ def standardize_columns(parts: Sequence[Tensor], trained: Tensor) -> tuple[Tenso
     return origin + mean, std
 
 
-def _chunks(
-    path: Any, target: str, owner: str | None, columns: Sequence[str] | None
-) -> Iterator["DataFrame"]:
+def _chunks(path: Any, target: str, owner: str | None) -> Iterator["DataFrame"]:
     """The frames of a CSV file; texts of target and owners are categories."""
     import pandas
 
@@ -127,13 +116,12 @@ def _chunks(
         )
     kinds: dict[Any, Any] = {} if owner is None else {owner: "category"}  # of texts
     try:
-        header = pandas.read_csv(path, nrows=0).columns
-        _check_named(header, target, owner, columns)
-        step = max(1, 4 * BLOCK // max(1, len(header)))  # categories of each chunk are merged
+        width = len(pandas.read_csv(path, nrows=0).columns)
+        step = max(1, 4 * BLOCK // max(1, width))  # categories of each chunk are merged
         # all columns are read: with some, pandas would accept rows longer than the header
         with pandas.read_csv(path, chunksize=step, dtype=kinds, index_col=False) as chunks:
             for chunk in chunks:
-                if not pandas.api.types.is_numeric_dtype(chunk[target]):
+                if target in chunk and not pandas.api.types.is_numeric_dtype(chunk[target]):
                     chunk[target] = chunk[target].astype("category")
                 yield chunk
     except (OSError, ValueError) as error:
@@ -163,7 +151,8 @@ def _input_columns(
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()][0]
         raise UserError(f"the table has several columns {twice!r}: give each another name")
-    _check_named(frame.columns, target, owner, columns)
+    clients = None if owner is None else [owner]
+    check_columns(frame.columns, "the table", target=[target], clients=clients, columns=columns)
     given = [name for name in frame.columns if name not in (target, owner)]
     inputs = given if columns is None else [*columns]
     if not inputs:
@@ -177,27 +166,6 @@ def _input_columns(
             f"make numbers of them by pandas.get_dummies(table, columns={texts}, dtype=float)"
         )
     return inputs
-
-
-def _check_named(
-    names: Collection[str], target: str, owner: str | None, columns: Sequence[str] | None
-) -> None:
-    """Raise a UserError if a column that is asked for is none of these."""
-    needed = {"target": [target], "clients": [owner] if owner else [], "columns": columns or []}
-    for what, wanted in needed.items():
-        if missing := [name for name in wanted if name not in names]:
-            near = nearest(missing[0], names)
-            raise UserError(f"{what}: the table has no column {missing[0]!r}{near}")
-
-
-def _in_memory(read: Iterator[np.ndarray], rows: int) -> Tensor:
-    x, row = np.empty((0, 0), np.float32), 0
-    for block in read:
-        if not row:
-            x = np.empty((rows, block.shape[1]), np.float32)
-        x[row : row + len(block)] = block
-        row += len(block)
-    return torch.from_numpy(x)
 
 
 def _mapped(read: Iterator[np.ndarray]) -> Tensor:

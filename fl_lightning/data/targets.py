@@ -13,19 +13,7 @@ TARGETS = "labels", "label", "target", "y"
 
 
 def divided(rows: Rows, target: str | int | None) -> tuple[Rows, Tensor]:
-    """The inputs and the target of rows, or of a batch of them.
-
-    A single input is a tensor, several are a tuple or dictionary. A lone tensor is input and target
-    at once.
-
-    Args:
-        rows: The rows.
-        target: A column of a dictionary, or a position in a tuple. None: the last of a tuple, or
-            the column of a dictionary with one of the names in `TARGETS`.
-
-    Raises:
-        UserError: If there is no such target, or none was named and it is not obvious.
-    """
+    """The inputs and the target of rows: see `FederatedData` and its `divided`."""
     if isinstance(rows, tuple) and len(rows) == 1:
         (rows,) = rows
     if isinstance(rows, Tensor):

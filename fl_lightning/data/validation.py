@@ -1,12 +1,12 @@
 """Validation parts: random samples held out of the clients' data or of the test set."""
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fl_lightning.core.randomness import generator
 from fl_lightning.data.dataset import DeviceDataset
 from fl_lightning.data.partition import Partition
+from fl_lightning.data.partition_draws import rank_within
 
 
 def hold_out_of_clients(
@@ -25,16 +25,12 @@ def hold_out_of_clients(
     Returns:
         The samples for training, and the positions of those held out, (m,) int64, sorted.
     """
-    sizes, held = partition.sizes, _no_samples(partition)
+    sizes, held = partition.sizes, torch.zeros(partition.end, dtype=torch.bool)
     number = (fraction * sizes).round().long().minimum(sizes - 1)
-    random = generator(seed, "validation")
-    draws = torch.rand(len(partition.indices), generator=random, dtype=torch.float64).numpy()
-    places = [np.empty(0, np.int64)]
-    ranges = partition.offsets[:-1].tolist(), partition.offsets[1:].tolist(), number.tolist()
-    for begin, end, count in zip(*ranges, strict=True):
-        if count > 0:
-            places.append(begin + draws[begin:end].argpartition(count)[:count])
-    held[partition.indices[torch.from_numpy(np.concatenate(places))]] = True
+    total, random = len(partition.indices), generator(seed, "validation")
+    order = torch.rand(total, generator=random, dtype=torch.float64).argsort()
+    holders = partition.holders[order]
+    held[partition.indices[order[rank_within(holders) < number[holders]]]] = True
     trained = partition.where(~held[partition.indices])
     emptied = (trained.sizes == 0) & (sizes > 0)
     held[partition.indices[partition.offsets[:-1][emptied]]] = False
@@ -43,17 +39,11 @@ def hold_out_of_clients(
 
 def owners_of_held(partition: Partition, held: Tensor) -> Partition:
     """The partition of held-out samples, as positions in `held`, over those who held them."""
-    is_held = _no_samples(partition)
+    is_held = torch.zeros(partition.end, dtype=torch.bool)
     is_held[held] = True
     theirs = partition.where(is_held[partition.indices])
     places = is_held.cumsum(0) - 1
     return Partition(places[theirs.indices], theirs.offsets)
-
-
-def _no_samples(partition: Partition) -> Tensor:
-    """(n,) bool, False for each of the samples up to the last that a client holds."""
-    last = int(partition.indices.max()) if len(partition.indices) else -1
-    return torch.zeros(last + 1, dtype=torch.bool)
 
 
 def hold_out(

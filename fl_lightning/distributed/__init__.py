@@ -1,4 +1,1 @@
-"""The ranks of a run: launch, signals, shared folder, determinism.
-
-Imports `core` and below.
-"""
+"""The ranks of a run: launch, signals, shared folder, determinism."""

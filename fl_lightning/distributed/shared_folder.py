@@ -3,10 +3,9 @@
 import secrets
 from pathlib import Path
 
-import torch
 from lightning.fabric import Fabric
 
-from fl_lightning.distributed.staged_loading import load_rank_zero_first
+from fl_lightning.distributed.staged_loading import load_rank_zero_first, ranks_where
 from fl_lightning.errors import UserError
 
 
@@ -26,11 +25,8 @@ def check_shared_folder(fabric: Fabric, folder: Path) -> None:
             file.write_text(token)
 
     load_rank_zero_first(fabric, write)
-    unseen = torch.zeros(fabric.world_size, device=fabric.device)
-    unseen[fabric.global_rank] = not file.is_file() or file.read_text() != token
-    fabric.all_reduce(unseen, reduce_op="sum")
-    if unseen.any():
+    for rank in ranks_where(fabric, not file.is_file() or file.read_text() != token):
         raise UserError(
-            f"rank {int(unseen.argmax())} does not see what rank 0 wrote in {folder}: "
-            "give all machines one shared folder"
+            f"rank {rank} does not see what rank 0 wrote in {folder}: give all machines one "
+            "shared folder"
         )

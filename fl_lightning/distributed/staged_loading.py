@@ -29,14 +29,19 @@ def load_rank_zero_first(fabric: Fabric, load: Callable[[], Loaded]) -> Loaded:
     with fabric.rank_zero_first(local=True):
         if fabric.local_rank > 0:
             attempt()
-    ranks = torch.zeros(fabric.world_size, device=fabric.device)
-    ranks[fabric.global_rank] = len(failed)
-    fabric.all_reduce(ranks, reduce_op="sum")
-    if not ranks.any():
+    failures = ranks_where(fabric, bool(failed))
+    if not failures:
         return loaded[0]
-    first = int(ranks.argmax())
-    if first != fabric.global_rank:
+    if (first := failures[0]) != fabric.global_rank:
         raise SystemExit(2)
     if first > 0:
         failed[0].add_note(f"on rank {first}")
     raise failed[0]
+
+
+def ranks_where(fabric: Fabric, here: bool) -> list[int]:
+    """The ranks on which something holds, ascending; each rank says whether it does there."""
+    ranks = torch.zeros(fabric.world_size, device=fabric.device)
+    ranks[fabric.global_rank] = here
+    fabric.all_reduce(ranks, reduce_op="sum")
+    return ranks.nonzero().flatten().tolist()

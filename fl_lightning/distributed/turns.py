@@ -20,9 +20,7 @@ def ask(request: Any) -> Any:
 class Turn:
     """A function that runs while `proceed` or `throw` is called.
 
-    Args:
-        function: The function.
-        within: Makes the context that it runs in, anew after each answer.
+    It runs in a context that `within` makes anew after each answer.
 
     Attributes:
         asked: What it asks for; None before it has begun and after it has ended.

@@ -1,7 +1,4 @@
-"""Executors: ways to train the clients of a round, with identical results.
-
-Imports `optim`, `data`, `core` and below.
-"""
+"""Executors: ways to train the clients of a round, with identical results."""
 
 from fl_lightning.executors.executor import ClientResult as ClientResult
 from fl_lightning.executors.executor import ClientTask as ClientTask

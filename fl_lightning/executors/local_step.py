@@ -46,10 +46,8 @@ class LocalStep:
     a row for each client in all arguments but the last. They return the direction, the states, the
     buffers after the first evaluation, and what is observed there (see `Executor`).
 
-    Args:
-        executor: Gives model, loss and autocast.
-        algorithm: The method.
-        batched: Whether several clients may take it together, under `vmap`.
+    The executor gives model, loss and autocast. Several clients may take a `batched` step together,
+    under `vmap`.
 
     Attributes:
         direction: The eager step.

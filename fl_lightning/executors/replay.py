@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.core.device import to_device_async
 from fl_lightning.core.term import States
+from fl_lightning.core.vector import copy
 from fl_lightning.executors.executor import Buffers, ClientTask
 from fl_lightning.executors.local_step import LocalStep, SharedArgs, weight_decay
 from fl_lightning.executors.stackable import refused_draws
@@ -186,9 +187,7 @@ def write(places: Any, values: Any) -> None:
     ]
     written = {place.untyped_storage().data_ptr() for place, _ in pairs}
     own = [v.clone() if v.untyped_storage().data_ptr() in written else v for _, v in pairs]
-    for dtype in {place.dtype for place, _ in pairs}:  # on a GPU one launch a dtype
-        same = [(p, v) for (p, _), v in zip(pairs, own, strict=True) if p.dtype == dtype]
-        torch._foreach_copy_([p for p, _ in same], [v for _, v in same])
+    copy([place for place, _ in pairs], own)
 
 
 def _is_same(place: Tensor, value: Tensor) -> bool:

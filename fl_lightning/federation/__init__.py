@@ -1,4 +1,1 @@
-"""A simulation: server, local training, aggregation, client states, rounds.
-
-Imports `executors`, `data`, `distributed` and below.
-"""
+"""A simulation: server, local training, aggregation, client states, rounds."""

@@ -17,15 +17,9 @@ def client_facts(
     probabilities: Tensor | None,
     like: Tensor,
 ) -> dict[str, Sequence[Tensor]]:
-    """By the name of a fact, the values of the clients in a cohort (see `View`).
+    """By the name of a fact, the values of the clients in a cohort (see `View`), like a tensor.
 
-    Args:
-        clients: The training data of the clients.
-        cohort: At least one client.
-        lr_sums: The `lr_sum` of each visit.
-        weights: The aggregation weight of each client, 1 on average.
-        probabilities: Of every client to take part in a round, where these differ.
-        like: Numbers get the dtype and the device of this tensor.
+    `probabilities` are those of every client to take part in a round, where these differ.
     """
     index = torch.tensor(cohort)
     steps = [clients.num_steps(client) for client in cohort]

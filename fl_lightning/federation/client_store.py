@@ -13,14 +13,12 @@ from typing import Any
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.term import States
 from fl_lightning.distributed.memory import available_memory
 from fl_lightning.errors import UserError
-from fl_lightning.federation.row_files import DamagedRowError, RowFiles
-
-Row = list[States]
-"""The states of a client, one dictionary a term. Nobody changes a row."""
+from fl_lightning.federation.row_files import DamagedRowError, Row, RowFiles
 
 Retained = dict[str, tuple[int, Tensor]]
 """By the checkpoint's name: its number, from 1, and the slot of each client's row."""
@@ -77,7 +75,7 @@ class ClientStore:
         self.retained: Retained = {}
         self._last_number = 0
         self._like = [{name: s.to("meta") for name, s in term.items()} for term in states]
-        tensors = [state for term in states for state in term.values()]
+        tensors: list[Tensor] = tree_leaves([*states])
         self.row = sum(state.nbytes for state in tensors)
         self._gpu = next((t.device for t in tensors if t.device.type == "cuda"), None)
         held = self.row
@@ -106,20 +104,18 @@ class ClientStore:
             if client in self._rows:
                 self._rows[client] = self._rows.pop(client)  # keep it until its visit
             elif client not in self._reads and self.has(client):
-                slot, row = int(self.slot[client]), self._empty()
-                self._reads[client] = self._thread.submit(_read, self._files, slot, client, row)
+                where = int(self.slot[client]), client, self._empty()
+                self._reads[client] = self._thread.submit(self._files.read, *where)
 
     def read(self, client: int, device: torch.device) -> Row:
         """The client's states on the device, not to be changed in place."""
-        if not self.row:
-            return [
-                {name: torch.empty_like(s, device=device) for name, s in term.items()}
-                for term in self._like  # states of no numbers
-            ]
-        self.prefetch([client])
-        row = self._reads.pop(client).result() if client in self._reads else self._rows[client]
-        self._rows[client] = row
-        self._make_room()
+        if self.row:
+            self.prefetch([client])
+            row = self._reads.pop(client).result() if client in self._reads else self._rows[client]
+            self._rows[client] = row
+            self._make_room()
+        else:
+            row = self._empty()  # states of no numbers
         return [{name: s.to(device, non_blocking=True) for name, s in t.items()} for t in row]
 
     def write(self, client: int, states: Sequence[States]) -> None:
@@ -210,7 +206,7 @@ class ClientStore:
         row = self._empty()
         for client in (self.slot >= 0).nonzero().flatten().tolist() if self.row else ():
             try:
-                _read(self._files, int(self.slot[client]), client, row)
+                self._files.read(int(self.slot[client]), client, row)
             except (DamagedRowError, FileNotFoundError) as error:
                 return f"the states of client {client} in {error.filename} are damaged"
         return ""
@@ -282,15 +278,10 @@ class ClientStore:
             self._last_number = max((number for number, _ in retained.values()), default=0)
 
 
-def _read(files: RowFiles, slot: int, client: int, row: Row) -> Row:
-    files.read(slot, client, [state for term in row for state in term.values()])
-    return row
-
-
 def _write(files: RowFiles, slot: int, client: int, row: Row, copied: Any) -> None:
     if copied is not None:
         copied.synchronize()
-    files.write(slot, client, [state for term in row for state in term.values()])
+    files.write(slot, client, row)
 
 
 def open_store(

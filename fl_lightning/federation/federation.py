@@ -13,7 +13,6 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.device import Moment
 from fl_lightning.core.guarded_term import check_declaration
 from fl_lightning.core.losses import TaskLoss, cross_entropy
-from fl_lightning.core.rehearsal import rehearse
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
 from fl_lightning.errors import RankLostError, adding_position, first_sentence
@@ -109,17 +108,8 @@ class Federation:
         trainer = self.new_executor(module, self.layout)
         self.server = Server(module, self.layout, algorithm, seed, rounds, clients.num_clients)
         self.w = self.server.w
-        rehearsal = rehearse(
-            algorithm,
-            self.layout,
-            self.server.initial_w,
-            clients.dataset.num_classes,
-            rounds,
-            trainer.parallel,
-            trainer.compiled > 0,
-            clients.num_clients,
-            self.server.frozen,
-        )
+        how = trainer.parallel, trainer.compiled > 0
+        rehearsal = self.server.rehearse(algorithm, clients.dataset.num_classes, *how)
         self.cost = rehearsal.cost
         self.server.saved |= rehearsal.moved | {*self.untrained}
         self.local_training = LocalTraining(

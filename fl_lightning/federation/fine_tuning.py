@@ -1,7 +1,6 @@
 """Fine-tuning: personal models by plain local steps on each client's samples."""
 
 from collections.abc import Iterator, Sequence
-from math import isclose
 from typing import Any
 
 import torch
@@ -54,7 +53,7 @@ class FineTuning:
 
         They are made on demand, and at most as many as the executor trains in parallel.
         """
-        if isclose(epochs, 0):
+        if not epochs:
             yield from map(self._initial, clients)
             return
         data = self.federation.clients.lasting(epochs)

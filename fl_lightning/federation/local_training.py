@@ -39,18 +39,10 @@ from fl_lightning.federation.weights import aggregation_weights
 
 
 class LocalTraining:
-    """The local training of a federation's clients.
+    """The local training of a federation's clients, with the settings of a `Federation`.
 
-    Args:
-        fabric: A launched Fabric.
-        server: Gives model and method.
-        clients: The training data of the clients.
-        executor: Trains them.
-        rehearsal: Gives the structure of messages.
-        skip_diverged: Leave clients out whose training is not finite.
-        deterministic: Equal bits on any number of ranks (see `Federation`).
-        diagnostics: Publish the terms' diagnostics.
-        probabilities: Of each client to take part in a round, where these differ.
+    The server gives model and method, the rehearsal the structure of messages. `probabilities` are
+    those of each client to take part in a round, where these differ.
 
     Attributes:
         group_size: Number of clients that train in parallel; halved when they do not fit the
@@ -127,10 +119,9 @@ class LocalTraining:
         # groups that do not depend on the number of ranks must not be compiled by it either
         compared = chain(*of_ranks) if self.deterministic else groups
         largest = max(map(len, compared), default=0)
-        server = self.server
-        coefficients = server.scheduled.coefficients(server.round, server.rounds)
-        of_server = server.states, server.buffers
-        sent = RoundInputs(server.scheduled, facts, *of_server, largest, coefficients)
+        server, method = self.server, self.server.scheduled
+        numbers = method.coefficients(server.round, server.rounds)
+        sent = RoundInputs(method, facts, server.states, server.buffers, largest, numbers)
 
         def finish(k: int, visit: ClientTask, result: ClientResult) -> None:
             weight = result.sent.weight if own_weights else weights[k]
@@ -235,8 +226,7 @@ class LocalTraining:
         """The aggregation weights of a cohort, 1 on average."""
         if not cohort:
             return []
-        weights: list[float] = aggregation_weights(self.algorithm, self.clients, cohort).tolist()
-        return weights
+        return [*aggregation_weights(self.algorithm, self.clients, cohort).tolist()]
 
     def _trained(
         self, visits: Mapping[int, Callable[[], ClientTask]], sent: RoundInputs, position: str

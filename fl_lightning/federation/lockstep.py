@@ -27,7 +27,6 @@ from fl_lightning.core.programs import (
     numbers_of,
     program_of,
 )
-from fl_lightning.core.rehearsal import rehearse
 from fl_lightning.core.vector import Layout
 from fl_lightning.distributed.signals import stop_on_signals
 from fl_lightning.distributed.turns import Turn, ask
@@ -240,31 +239,15 @@ def check_one_program(federations: Sequence[Federation]) -> None:
 def _refused_tensors(
     federation: Federation, algorithm: Algorithm, places: Sequence[Place]
 ) -> Exception | None:
-    """What a rehearsal raises of a method whose numbers at these places are tensors."""
+    """What a rehearsal raises of a method whose facts, and numbers at these places, are tensors."""
+    terms, classes = list(algorithm.terms), federation.clients.dataset.num_classes
     try:
-        _rehearse_with_tensors(federation, algorithm, places)
+        for i, *path in places:
+            number = numbers_of(algorithm)[i, *path]
+            if not isinstance(number, Curve):  # a curve that stays: its number is a tensor, too
+                terms[i] = with_number(terms[i], tuple(path), exponential(number, 1))
+        made = algorithm.replace(terms=terms)
+        federation.server.rehearse(made, classes, parallel=True, compiled=True)
     except Exception as error:  # whatever a term's code raises
         return error
     return None
-
-
-def _rehearse_with_tensors(
-    federation: Federation, algorithm: Algorithm, places: Sequence[Place]
-) -> None:
-    """Rehearse a method whose facts, and numbers at these places, are tensors."""
-    terms = list(algorithm.terms)
-    for i, *path in places:
-        number = numbers_of(algorithm)[i, *path]
-        if not isinstance(number, Curve):  # a curve that stays: its number is a tensor, too
-            terms[i] = with_number(terms[i], tuple(path), exponential(number, 1))
-    rehearse(
-        algorithm.replace(terms=terms),
-        federation.layout,
-        federation.server.initial_w,
-        federation.clients.dataset.num_classes,
-        federation.rounds,
-        parallel=True,
-        compiled=True,
-        clients=federation.clients.num_clients,
-        frozen=federation.server.frozen,
-    )

@@ -1,15 +1,17 @@
 """Row files: the tensors of each client and slot, in one sparse file a slot."""
 
-import os
-from collections.abc import Iterable
 from errno import EIO
 from pathlib import Path
 from zlib import crc32
 
-import torch
-from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
+from fl_lightning.core.device import bytes_of
+from fl_lightning.core.term import States
 from fl_lightning.files import sync
+
+Row = list[States]
+"""The states of a client, one dictionary a term. Nobody changes a row."""
 
 CHECKSUM_BYTES = 4
 """At the end of a row. It begins with the client's number, so a misplaced row is damaged."""
@@ -38,8 +40,8 @@ class RowFiles:
         self._folder, self._stride = folder, row + CHECKSUM_BYTES
         self._unsynced = set[Path]()
 
-    def read(self, slot: int, client: int, tensors: Iterable[Tensor]) -> None:
-        """Read a row into tensors on the CPU.
+    def read(self, slot: int, client: int, row: Row) -> Row:
+        """Read a row into these tensors on the CPU.
 
         Raises:
             DamagedRowError: If the file does not hold it as it was written.
@@ -47,22 +49,24 @@ class RowFiles:
         crc, path = client, self._path(slot)
         with path.open("rb") as file:
             file.seek(client * self._stride)
-            for tensor in tensors:
-                content = _bytes(tensor)
+            for tensor in tree_leaves(row):
+                content = bytes_of(tensor)
                 file.readinto(content)
                 crc = crc32(content, crc)
             if file.read(CHECKSUM_BYTES) != crc.to_bytes(CHECKSUM_BYTES, "little"):
                 raise DamagedRowError(client, path)
+        return row
 
-    def write(self, slot: int, client: int, tensors: Iterable[Tensor]) -> None:
+    def write(self, slot: int, client: int, row: Row) -> None:
         """Write a row of tensors on the CPU."""
         self._folder.mkdir(parents=True, exist_ok=True)
         crc, path = client, self._path(slot)
         self._unsynced.add(path)
-        with open(path, "r+b", opener=_open_or_create) as file:
+        path.touch()
+        with path.open("r+b") as file:
             file.seek(client * self._stride)
-            for tensor in tensors:
-                content = _bytes(tensor)
+            for tensor in tree_leaves(row):
+                content = bytes_of(tensor)
                 file.write(content)
                 crc = crc32(content, crc)
             file.write(crc.to_bytes(CHECKSUM_BYTES, "little"))
@@ -84,11 +88,3 @@ class RowFiles:
 
     def _path(self, slot: int) -> Path:
         return self._folder / f"{slot}.rows"
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    return tensor.view(-1).view(torch.uint8).numpy().data
-
-
-def _open_or_create(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CREAT, 0o666)

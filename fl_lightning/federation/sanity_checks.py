@@ -14,6 +14,7 @@ from fl_lightning.core.network import class_name
 from fl_lightning.core.term import Term
 from fl_lightning.core.vector import Layout, Part
 from fl_lightning.data import ClientData
+from fl_lightning.distributed.staged_loading import ranks_where
 from fl_lightning.errors import ModelError, UserError
 from fl_lightning.federation.divergence import OnDivergence
 from fl_lightning.federation.sampling import ClientSampler
@@ -108,10 +109,7 @@ def check_optimizers(algorithm: Algorithm, w: Tensor) -> None:
 
 def sync_ranks(fabric: Fabric, module: nn.Module, clients: ClientData) -> None:
     """Broadcast the first rank's model, and raise a UserError if a rank has other data."""
-    differs = torch.zeros(fabric.world_size, device=fabric.device)
-    differs[fabric.global_rank] = clients.digest != fabric.broadcast(clients.digest)
-    fabric.all_reduce(differs, reduce_op="sum")
-    for rank in differs.nonzero().flatten().tolist():
+    for rank in ranks_where(fabric, clients.digest != fabric.broadcast(clients.digest)):
         raise UserError(
             f"rank {rank} has other data, or another partition, than the first rank: seed every "
             "generator that loads or splits data, equally on all ranks"

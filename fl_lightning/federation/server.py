@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fl_lightning.core.algorithm import Algorithm, Facts
 from fl_lightning.core.network import check_base, digest
 from fl_lightning.core.randomness import derived_seed, seeded_rng
+from fl_lightning.core.rehearsal import Rehearsal, rehearse
 from fl_lightning.core.term import init_states
 from fl_lightning.core.vector import Layout
 from fl_lightning.core.view import MOVES
@@ -82,6 +83,13 @@ class Server:
         self.states = init_states(self.algorithm.terms, "server", *of, drawn)
         self._digests = dict[str, str]()
         self._initially_finite = finite(self.states)
+
+    def rehearse(
+        self, algorithm: Algorithm, classes: int, parallel: bool, compiled: bool
+    ) -> Rehearsal:
+        """Rehearse a method with this model, for data of so many classes (see `rehearse`)."""
+        of = self.layout, self.initial_w, classes, self.rounds, parallel, compiled
+        return rehearse(algorithm, *of, self.clients, self.frozen)
 
     @property
     def shared_buffers(self) -> Buffers:

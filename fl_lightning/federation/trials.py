@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.algorithm import Facts
-from fl_lightning.core.losses import TaskLoss, is_cross_entropy, scores_of
+from fl_lightning.core.losses import TaskLoss, is_cross_entropy, one_number, scores_of
 from fl_lightning.core.network import arguments, class_name, tied
 from fl_lightning.data import ClientData
 from fl_lightning.data.dataset import is_image
@@ -174,7 +174,7 @@ def _checked_loss(loss: TaskLoss, out: Any, y: Any, module: nn.Module) -> Tensor
     if (reduction := getattr(loss, "reduction", of_partial)) != "mean":
         raise ModelError(f"{name} has the reduction {reduction!r}: give reduction='mean'")
     try:
-        value = loss(out, y)
+        returned = loss(out, y)
     except ModelError:
         raise
     except Exception as error:
@@ -187,12 +187,7 @@ def _checked_loss(loss: TaskLoss, out: Any, y: Any, module: nn.Module) -> Tensor
             f"the loss {name} cannot compare the output of {class_name(module)} with two "
             f"targets, {kinds} ({first_sentence(error)}): {fix}"
         ) from error
-    if not isinstance(value, Tensor) or value.ndim:
-        shown = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
-        raise ModelError(
-            f"the loss of the task returned {shown}, not one number: return a 0-dim tensor such as "
-            "the mean over the batch"
-        )
+    value = one_number(returned, "the loss of the task", ModelError)
     if _compares_each_with_each(loss, out, y, value):
         raise ModelError(
             f"the loss compares outputs of shape {tuple(out.shape)} with targets of shape "

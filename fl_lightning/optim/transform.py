@@ -175,9 +175,9 @@ class GradientTransform(Optimizer):
             if after or not losses:  # after one evaluation they are as it left them
                 self._set_buffers(after or before)
         if getattr(direction, "shape", None) != w.shape:
-            shape = tuple(w.shape)
             raise UserError(
-                f"the transform must return a vector of shape {shape}, not {direction!r:.60}"
+                f"the transform must return a vector of shape {tuple(w.shape)}, not "
+                f"{direction!r:.60}"
             )
         for p, part in zip(params, split(direction, params), strict=True):
             if p.grad is not None or not losses:  # not losses: the transform took no gradient
@@ -296,6 +296,5 @@ def flat(tensors: Sequence[Tensor]) -> Tensor:
 
 def split(w: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """Views of a vector in the shapes of tensors."""
-    return [
-        part.view_as(p) for part, p in zip(w.split([p.numel() for p in like]), like, strict=True)
-    ]
+    parts = zip(w.split([p.numel() for p in like]), like, strict=True)
+    return [part.view_as(p) for part, p in parts]

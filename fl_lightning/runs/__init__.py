@@ -1,4 +1,1 @@
-"""The folder of a run: written while it trains, read when it is resumed or compared.
-
-Imports `federation` and below.
-"""
+"""The folder of a run: written while it trains, read when it is resumed or compared."""

@@ -186,16 +186,10 @@ def recorded(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
 def find_chosen(
     kind: str, options: Mapping[str, Any], environment: Mapping[str, Any], folder: Path
 ) -> Chosen:
-    """The function that a run has chosen, with its options.
+    """The function that a run has chosen as its `data` or `model`, with its options.
 
     A user-defined file is executed where it lies; its copy in the run's folder is used if the file
     is gone or has changed.
-
-    Args:
-        kind: `data` or `model`.
-        options: All options of the run, as `Run.options`.
-        environment: The content of `environment.yaml`.
-        folder: The run's folder.
 
     Raises:
         UserError: If the function is not recorded, cannot be imported, or lacks an option.

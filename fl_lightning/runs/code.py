@@ -10,13 +10,9 @@ OWN = "own"
 
 
 def copies(files: Iterable[Path]) -> dict[Path, Path]:
-    """The files, and the modules beside them that they import.
+    """User-defined files, and the modules beside them that they import, by those of their copies.
 
-    Args:
-        files: User-defined files, as the command line names them.
-
-    Returns:
-        The files by the paths of their copies in the run's folder, sorted.
+    The copies' paths, in the folder of the run, are sorted.
     """
     found = {
         copy_of(file).parent / part: file.parent / part for file in files for part in _parts(file)

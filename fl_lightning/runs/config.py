@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields
-from functools import cache
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from fl_lightning.runs.options import Options
 PLACE = frozenset({"run_dir", "resume"})
 """Options that say where a run lies: no part of it."""
 
-NOT_OF_EVERY_ALGORITHM = frozenset({"lr", "momentum", "weight_decay", "clip_norm"})
+OF_SOME_ALGORITHMS = frozenset({"lr", "momentum", "weight_decay", "clip_norm"})
 """Options that a run lacks if its algorithm has a local optimizer of its own."""
 
 FOLDER_SOURCES = frozenset({"image_folder", "domain_folder"})
@@ -71,7 +70,7 @@ class Config(dict[str, Any]):
             raise UserError(f"config.yaml lacks {', '.join(missing)}")
         if files := sorted((folder / OWN).rglob("*.py")):
             config["code"] = digest({file.relative_to(folder): file for file in files})
-        for name, default in _defaults().items():
+        for name, default in DEFAULTS.items():
             config.setdefault(name, default)
         return config
 
@@ -124,7 +123,7 @@ class Config(dict[str, Any]):
     def _effect(self, name: str) -> Effect:
         if name == "data_dir" and self._has_own_folder:
             return EXTENT  # another folder, other data; but a resumed run's may have moved
-        return _effects().get(name.partition(".")[0], NUMBERS)
+        return EFFECTS.get(name.partition(".")[0], NUMBERS)
 
     @property
     def _has_own_folder(self) -> bool:
@@ -155,14 +154,10 @@ def component_defaults(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
     }
 
 
-@cache
-def _effects() -> dict[str, Effect]:
-    """The effects of the general options that have one."""
-    return marks(Options, Effect)
+EFFECTS = marks(Options, Effect)
+"""The effects of the general options that have one."""
 
-
-@cache
-def _defaults() -> dict[str, Any]:
-    """The defaults of the general options, but for those that an algorithm may not use."""
-    defaults = {f.name: plain(f.default) for f in fields(Options)}
-    return {name: defaults[name] for name in defaults.keys() - PLACE - NOT_OF_EVERY_ALGORITHM}
+DEFAULTS = {
+    f.name: plain(f.default) for f in fields(Options) if f.name not in PLACE | OF_SOME_ALGORITHMS
+}
+"""The defaults of the general options, but for those that an algorithm may not use."""

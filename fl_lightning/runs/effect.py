@@ -59,7 +59,4 @@ class With:
 def marks(of: type, kind: type[M]) -> dict[str, M]:
     """The marks of one kind, such as `Effect` or `With`, on the fields of a dataclass, by field."""
     hints = get_type_hints(of, include_extras=True)
-    found = {
-        name: [m for m in metadata(hint) if isinstance(m, kind)] for name, hint in hints.items()
-    }
-    return {name: several[0] for name, several in found.items() if several}
+    return {name: m for name, hint in hints.items() for m in metadata(hint) if isinstance(m, kind)}

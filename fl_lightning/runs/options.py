@@ -4,7 +4,7 @@ What an option does to a run stands in its annotation, and nowhere else: see `Ef
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +28,7 @@ from fl_lightning.errors import UserError
 from fl_lightning.federation.divergence import OnDivergence
 from fl_lightning.federation.sampling import Sampling
 from fl_lightning.runs.converters import parse_bytes, parse_interval
-from fl_lightning.runs.effect import EXTENT, NONE, ROUNDING, OfProgram, With
+from fl_lightning.runs.effect import EXTENT, NONE, ROUNDING, OfProgram, With, marks
 
 Kept = Annotated[int, Range("a whole number from 1 to 100", 1, 100, whole=True)]
 
@@ -222,6 +222,18 @@ class Options(
     def lr_of_round(self) -> Curve:
         """The local learning rate of each round."""
         return as_curve(self.lr, self.lr_decay)
+
+
+def without_effect(given: Collection[str], o: Options) -> Iterator[str]:
+    """A sentence for each given option that has no effect beside the others."""
+    for option, needed in marks(Options, With).items():
+        if option in given and not needed.is_given(o):
+            flags = (f"--{name.replace('_', '-')}" for name in (option, needed.option))
+            yield f"{' has no effect: add '.join(flags)} {needed.example}"
+    if "local_epochs" in given and o.local_steps:
+        yield f"--local-epochs has no effect: --local-steps {o.local_steps} takes its place"
+    if "lr_decay" in given and isinstance(o.lr, Curve):
+        yield f"--lr-decay has no effect: --lr {o.lr} takes its place"
 
 
 def launch_options(**values: Any) -> LaunchOptions:

@@ -21,11 +21,6 @@ def start_trackers(
     They are configured by their own environment variables, such as `WANDB_MODE` and
     `MLFLOW_TRACKING_URI`. The project, which MLflow calls an experiment, is named after the recipe.
     `trackers.yaml` in the run's folder keeps the trackers' names of the run.
-
-    Args:
-        names: The trackers.
-        folder: The run's folder.
-        options: The run's options by their flat names.
     """
     if not names or not is_first_rank():
         return []

@@ -1,8 +1,6 @@
 """The terms: each one idea of the papers, in the paper's letters.
 
 `fl_lightning.terms.released` has what only released code does.
-
-Imports `core` and below.
 """
 
 from fl_lightning.terms.adaptive import AdamW as AdamW

@@ -13,7 +13,7 @@ from fl_lightning.core.constraints import (
     PositiveInt,
     UnitInterval,
 )
-from fl_lightning.core.oracle import Loss, Oracle
+from fl_lightning.core.oracle import Oracle, WrappedOracle
 from fl_lightning.core.term import Initializer, Term, View, scalar, zeros
 from fl_lightning.core.vector import Layout, Part, unit
 from fl_lightning.errors import TermError
@@ -229,26 +229,16 @@ class TOGA(Perturbation):
             )
 
 
-class _Recalling:
+@dataclass(eq=False)
+class _Recalling(WrappedOracle):
     """An oracle whose first answer in a step is `first`; it remembers all answers."""
 
-    def __init__(
-        self, oracle: Oracle, first: Callable[[Oracle, Tensor], Tensor], asked: list[Tensor]
-    ):
-        self.oracle, self.first, self.asked = oracle, first, asked
+    first: Callable[[Oracle, Tensor], Tensor]
+    asked: list[Tensor]
 
     def __call__(self, w: Tensor) -> Tensor:
-        self.asked.append(self.oracle(w) if self.asked else self.first(self.oracle, w))
+        self.asked.append(self.inner(w) if self.asked else self.first(self.inner, w))
         return self.asked[-1]
-
-    def loss(self, w: Tensor) -> Tensor:
-        return self.oracle.loss(w)
-
-    def of(self, loss: Loss, *layers: str) -> "_Recalling":
-        return _Recalling(self.oracle.of(loss, *layers), self.first, self.asked)
-
-    def part(self, index: int, count: int) -> "_Recalling":
-        return _Recalling(self.oracle.part(index, count), self.first, self.asked)
 
 
 @dataclass(frozen=True)

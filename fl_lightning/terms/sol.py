@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.core.constraints import NonNegativeFloat, PositiveFloat
-from fl_lightning.core.oracle import ForwardPass, Loss, Oracle
+from fl_lightning.core.oracle import ForwardPass, Loss, Oracle, WrappedOracle
 from fl_lightning.core.term import View
 from fl_lightning.core.vector import unit
 from fl_lightning.terms.distill import divergence
@@ -17,16 +17,15 @@ from fl_lightning.terms.perturb import Perturbation
 from fl_lightning.terms.wrapper import WrappedTerm
 
 
-class ProximalOnly:
+@dataclass(eq=False)
+class ProximalOnly(WrappedOracle):
     """An oracle without the task: a term around it gives what it adds to the gradient.
 
     Attributes:
         proximal: The oracle of the loss that the term has added; None if it adds no loss.
     """
 
-    def __init__(self, oracle: Oracle):
-        self.oracle = oracle
-        self.proximal: Oracle | None = None
+    proximal: Oracle | None = field(default=None, init=False)
 
     def __call__(self, w: Tensor) -> Tensor:
         """Zero."""
@@ -38,13 +37,9 @@ class ProximalOnly:
 
     def of(self, loss: Loss, *layers: str) -> Oracle:
         """The gradient of `loss`, to which the loss so far is zero."""
-        without_task = self.oracle.of(lambda b: torch.zeros_like(b.loss))
+        without_task = self.inner.of(lambda b: torch.zeros_like(b.loss))
         self.proximal = without_task.of(loss, *layers)
         return self.proximal
-
-    def part(self, index: int, count: int) -> "ProximalOnly":
-        """The same on a part of the batch."""
-        return ProximalOnly(self.oracle.part(index, count))
 
 
 Per = Literal["column", "tensor"]
@@ -75,7 +70,7 @@ def _log_diagnostics(
     def loss() -> Tensor:
         return without_task.proximal.loss(w) if without_task.proximal else w.new_zeros(())
 
-    v.log("cos", lambda: unit(without_task.oracle(w)).dot(unit(q())), (w != v.anchor).any())
+    v.log("cos", lambda: unit(without_task.inner(w)).dot(unit(q())), (w != v.anchor).any())
     v.log("proximal_loss", loss)
     v.log("strength", strength.mean)
 

@@ -1,4 +1,1 @@
-"""Training of a run: its parts, a session from the folder to the results, and FederatedTrainer.
-
-Imports `callbacks` and below.
-"""
+"""Training of a run: its parts, a session from the folder to the results, and FederatedTrainer."""

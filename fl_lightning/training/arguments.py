@@ -1,6 +1,6 @@
 """Arguments of FederatedTrainer as the options and choices of a run."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from inspect import signature
 from typing import Any, get_type_hints
@@ -10,14 +10,14 @@ from lightning import LightningDataModule
 from fl_lightning.algorithms import modifiers
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.curves import Curve, read
+from fl_lightning.core.curves import read
 from fl_lightning.data.federated import FederatedData
 from fl_lightning.distributed.launch_options import LaunchOptions
 from fl_lightning.errors import UserError, nearest
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.converters import convert
-from fl_lightning.runs.effect import With, marks
-from fl_lightning.runs.options import Options
+from fl_lightning.runs.options import Options, without_effect
+from fl_lightning.training.words import as_arguments
 
 LAUNCH = tuple(f.name for f in fields(LaunchOptions))
 ELSEWHERE = {
@@ -49,7 +49,8 @@ def read_options(given: dict[str, Any]) -> tuple[Options, LaunchOptions]:
         launch["devices"] = _devices(launch["devices"])
     own = {name: _converted(name, value) for name, value in given.items() if name not in LAUNCH}
     options = Options(**own)
-    _refuse_without_effect(options, given)
+    for sentence in without_effect(given, options):
+        raise UserError(as_arguments(sentence))
     return options, LaunchOptions(**launch)
 
 
@@ -60,17 +61,6 @@ def _devices(given: Any) -> str:
     return str(given)
 
 
-def _refuse_without_effect(o: Options, given: Collection[str]) -> None:
-    for option, needed in marks(Options, With).items():
-        if option in given and not needed.is_given(o):
-            example = f" {needed.example!r}" if needed.among else ""
-            raise UserError(f"{option} has no effect without {needed.option}{example}: add it")
-    if "local_epochs" in given and o.local_steps:
-        raise UserError("local_epochs has no effect, as local_steps takes its place: give one")
-    if "lr_decay" in given and isinstance(o.lr, Curve):
-        raise UserError("lr_decay has no effect, as lr is a curve: give one")
-
-
 def _converted(name: str, value: Any) -> Any:
     """The value of an option in its type on the command line: 10 of checkpoint_every is a text."""
     try:
@@ -79,31 +69,43 @@ def _converted(name: str, value: Any) -> Any:
         raise UserError(f"{name}: {error}") from None
 
 
+def check_objects(callbacks: Any, loggers: Any) -> None:
+    """Raise a UserError unless these are lists, and the loggers have the methods of one."""
+    if not all(isinstance(given, list | tuple) for given in (callbacks, loggers)):
+        raise UserError("callbacks and loggers are lists: write callbacks=[...]")
+    for logger in loggers:
+        if not (hasattr(logger, "log_metrics") and hasattr(logger, "finalize")):
+            raise UserError(
+                f"{logger!r:.60} is no logger: give an object with log_metrics and finalize, such "
+                "as lightning.fabric.loggers.CSVLogger(folder)"
+            )
+
+
 def read_algorithm(given: str | Mapping[str, Any] | Algorithm) -> dict[str, Chosen]:
     """The algorithm and the parts of other methods, as the command line chooses them."""
+    parts = modifiers.PARTS
     if isinstance(given, Algorithm):
         name = "+".join(type(term).__name__ for term in given.terms) or "Algorithm"
-        chosen = {"algorithm": Chosen(name, lambda terms: given, {"terms": repr(given)})}
-        return chosen | {
-            part: _part(part, next(iter(modifiers.PARTS[part]))) for part in modifiers.PARTS
-        }
-    name, options = _named("algorithm", given, ALGORITHMS)
+        algorithm = Chosen(name, lambda terms: given, {"terms": repr(given)})
+    else:
+        algorithm = _chosen("algorithm", given, ALGORITHMS, parts)
+    own = given if isinstance(given, Mapping) else {}
     chosen = {
-        part: _part(part, options.pop(part, next(iter(makers))))
-        for part, makers in modifiers.PARTS.items()
+        part: _chosen(part, own.get(part, next(iter(makers))), makers)
+        for part, makers in parts.items()
     }
-    return {"algorithm": _with_defaults(name, ALGORITHMS[name], options), **chosen}
+    return {"algorithm": algorithm, **chosen}
 
 
-def _part(part: str, given: str | Mapping[str, Any]) -> Chosen:
-    makers = modifiers.PARTS[part]
-    name, options = _named(part, given, makers)
-    return _with_defaults(name, makers[name], options)
-
-
-def _named(kind: str, given: Any, known: Iterable[str]) -> tuple[str, dict[str, Any]]:
-    """The name and the options of a choice."""
+def _chosen(
+    kind: str,
+    given: Any,
+    known: Mapping[str, Callable[..., Any]],
+    apart: Collection[str] = (),
+) -> Chosen:
+    """A choice with all its options, as the run's configuration has them, but for those `apart`."""
     options = dict(given) if isinstance(given, Mapping) else {"name": given}
+    options = {option: value for option, value in options.items() if option not in apart}
     if not isinstance(options.get("name"), str):
         raise UserError(
             f"the {kind} is {given!r}: give a name, or a mapping with a name and options"
@@ -111,16 +113,11 @@ def _named(kind: str, given: Any, known: Iterable[str]) -> tuple[str, dict[str, 
     name = options.pop("name").lower().replace("-", "_")
     if name not in known:
         raise UserError(f"there is no {kind} {name!r}{nearest(name, known)}")
-    return name, options
-
-
-def _with_defaults(name: str, function: Callable[..., Any], given: Mapping[str, Any]) -> Chosen:
-    """A function with all its options, as the run's configuration has them."""
-    known = {p.name: p.default for p in signature(function).parameters.values()}
-    for option in given:
-        if option not in known:
-            raise UserError(f"{name} has no option {option!r}{nearest(option, known)}")
-    return Chosen(name, function, {**known, **{name: read(value) for name, value in given.items()}})
+    defaults = {p.name: p.default for p in signature(known[name]).parameters.values()}
+    for option in options:
+        if option not in defaults:
+            raise UserError(f"{name} has no option {option!r}{nearest(option, defaults)}")
+    return Chosen(name, known[name], defaults | {o: read(value) for o, value in options.items()})
 
 
 def read_data(data: FederatedData | None, datamodule: Any, clients: Any) -> FederatedData:

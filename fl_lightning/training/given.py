@@ -22,8 +22,8 @@ from fl_lightning.training.task import Task
 def names(task: Task) -> dict[str, Chosen]:
     """Model and data as the run's configuration names them."""
     return {
-        "model": Chosen(type(task.module).__name__, _nothing, task.recorded),
-        "data": Chosen("FederatedData", _nothing, {}),
+        "model": Chosen(type(task.module).__name__, type(task.module), task.recorded),
+        "data": Chosen("FederatedData", FederatedData, {}),
     }
 
 
@@ -64,7 +64,3 @@ def tried(
         for part, dataset in made.scored():
             task.try_out(dataset, part)
     return Parts(task, made, parts.with_general_options(algorithm, o))
-
-
-def _nothing(**_: Any) -> None:
-    """The function of a part that the program was given."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from fl_lightning.callbacks.metrics import computed
-from fl_lightning.core.losses import StepOutput
+from fl_lightning.core.losses import StepOutput, one_number
 from fl_lightning.errors import ModelError
 from fl_lightning.training.logged import Logged, Totals, logged
 
@@ -144,12 +144,8 @@ class StepModel(nn.Module):
                 result = _step(module.training_step, batch, 0)
         finally:
             hook.remove()
-        loss = result.get("loss") if isinstance(result, dict) else result
-        if not isinstance(loss, Tensor) or loss.ndim:
-            got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"{loss!r:.60}"
-            raise ModelError(
-                f"{type(module).__name__}.training_step returned {got}: return the loss, one number"
-            )
+        returned = result.get("loss") if isinstance(result, dict) else result
+        loss = one_number(returned, f"{type(module).__name__}.training_step", ModelError)
         numbers = {
             name: torch.as_tensor(of.value)
             for name, of in self.logged.items()

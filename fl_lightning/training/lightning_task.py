@@ -207,15 +207,7 @@ def task_of(
     batch_size: int,
     given: Iterable[str],
 ) -> Task:
-    """The task of a module.
-
-    Args:
-        module: A LightningModule, or a plain one.
-        loss: Of a plain module: a name of `LOSSES`, or a function; None is the cross-entropy, or
-            the loss that a module of transformers computes itself from the labels of its batch.
-        metrics: Of a plain module.
-        batch_size: Samples a batch in evaluation.
-        given: The options that were given.
+    """The task of a module, of what a FederatedTrainer takes; `given` names its given options.
 
     Raises:
         UserError: If they do not fit together.

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric import Fabric
 from lightning.pytorch.callbacks import Callback as LightningCallback
 from torch import nn
 from torch.optim import SGD
@@ -18,9 +17,8 @@ from fl_lightning.callbacks.bases import HOOKS, Measure, Stopping
 from fl_lightning.callbacks.privacy import check_opacus, is_private
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.curves import as_curve
-from fl_lightning.core.losses import TaskLoss, cross_entropy
+from fl_lightning.core.losses import TaskLoss
 from fl_lightning.core.weighting import WEIGHTS, by_size, uniform, with_base
-from fl_lightning.data import CropFlip
 from fl_lightning.errors import UserError, nearest
 from fl_lightning.executors import (
     Executor,
@@ -28,14 +26,10 @@ from fl_lightning.executors import (
     SequentialExecutor,
     StackedExecutor,
 )
-from fl_lightning.federation.federation import Federation
-from fl_lightning.federation.lockstep import Lockstep
-from fl_lightning.federation.sampling import make_sampler
 from fl_lightning.runs.chosen import Chosen, wrong_result
-from fl_lightning.runs.converters import parse_bytes
 from fl_lightning.runs.options import Options
 from fl_lightning.terms import Clip
-from fl_lightning.training.run_data import RunData, client_data
+from fl_lightning.training.run_data import RunData
 
 OF_OPTIMIZER = "lr", "momentum", "weight_decay"
 """Options of the local optimizer."""
@@ -56,7 +50,7 @@ def callbacks(
     Each gets the parts of the run that it asks for; a function may return several or none.
     Stopping rules come last, since they compare what the others measure.
     """
-    makers = [Chosen(_name(one), one, {}) for one in given if _makes_callbacks(one)]
+    makers = [Chosen("callback", one, {}) for one in given if _makes_callbacks(one)]
     made = [one for one in given if not _makes_callbacks(one)]
     for callback in (*makers, *chosen):
         one = callback.call_with(**vars(data), folder=folder, task=task)
@@ -68,10 +62,6 @@ def callbacks(
 def _makes_callbacks(given: Any) -> bool:
     """Whether it is a class or function that makes callbacks."""
     return isclass(given) or isinstance(given, partial) or isfunction(given)
-
-
-def _name(maker: Any) -> str:
-    return getattr(maker.func if isinstance(maker, partial) else maker, "__name__", "callback")
 
 
 def _check_callbacks(made: Sequence[Any], has_validation: bool) -> None:
@@ -152,41 +142,6 @@ def unused_by(algorithm: Algorithm) -> set[str]:
     parameters = signature(algorithm.local).parameters
     needed = {name for name, p in parameters.items() if p.default is Parameter.empty}
     return unused | set(OF_OPTIMIZER) - needed
-
-
-def federation(
-    fabric: Fabric,
-    model: nn.Module,
-    algorithm: Algorithm,
-    data: RunData,
-    augment: CropFlip | None,
-    state_dir: Path,
-    callbacks: Sequence[Any],
-    o: Options,
-    loss: TaskLoss = cross_entropy,
-    lockstep: Lockstep | None = None,
-) -> Federation:
-    """The simulation, before its first round, with what the callbacks need in it."""
-    clients = client_data(data, augment, o)
-    make = executor(o, fabric.device, sum(p.numel() for p in model.parameters()))
-    memory = o.client_state_memory
-    terms = [term for callback in callbacks for term in getattr(callback, "terms", ())]
-    return Federation(
-        fabric,
-        model,
-        algorithm.with_outer_terms(*terms),
-        clients,
-        rounds=o.rounds,
-        sampler=make_sampler(o.sampling, o.participation, clients.sizes, is_private(algorithm)),
-        executor=lockstep.executor(make) if lockstep else make,
-        loss=loss,
-        seed=o.seed,
-        state_dir=state_dir,
-        client_state_memory=None if memory is None else parse_bytes(memory),
-        on_divergence=o.on_divergence,
-        deterministic=o.deterministic,
-        diagnostics=any(getattr(callback, "diagnostics", False) for callback in callbacks),
-    )
 
 
 def executor(o: Options, device: torch.device, parameters: int) -> Callable[..., Executor]:

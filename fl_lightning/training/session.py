@@ -25,16 +25,17 @@ from fl_lightning.distributed.staged_loading import load_rank_zero_first
 from fl_lightning.federation.disk_space import check_disk_space
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.lockstep import Lockstep
+from fl_lightning.federation.sampling import make_sampler
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.config import Config
-from fl_lightning.runs.converters import parse_interval
+from fl_lightning.runs.converters import parse_bytes, parse_interval
 from fl_lightning.runs.folder import begin, end, open_run, shared
 from fl_lightning.runs.metrics_csv import MetricsCSV
 from fl_lightning.runs.options import Options
 from fl_lightning.runs.run import Run
 from fl_lightning.runs.trackers import start_trackers
 from fl_lightning.training import parts
-from fl_lightning.training.run_data import RunData
+from fl_lightning.training.run_data import RunData, client_data
 from fl_lightning.training.summary import effects, results, summary
 from fl_lightning.training.task import Task
 
@@ -136,18 +137,7 @@ class Session:
         o = self.options = replace(self.options, clients=len(data.partition))
         scored = [task.evaluation(d, part, o.evaluate_every) for part, d in data.scored()]
         own = parts.callbacks(self.callbacks, self.components, data, run.path, task)
-        self.federation = federation = parts.federation(
-            fabric,
-            task.model,
-            made.algorithm,
-            data,
-            self.augment,
-            run.path / "clients",
-            own,
-            o,
-            task.loss,
-            self.lockstep,
-        )
+        self.federation = federation = self._simulation(fabric, made, data, own)
         federation.prepare()
         if task.metrics:  # a round later is too late to name a wrong one
             for part, d in data.scored():
@@ -201,6 +191,32 @@ class Session:
                 self._say(accountant.spent(federation))
         fabric.barrier()  # the first rank has written everything
         return over
+
+    def _simulation(
+        self, fabric: Fabric, made: Parts, data: RunData, callbacks: Sequence[Any]
+    ) -> Federation:
+        """The simulation, before its first round, with what the callbacks need in it."""
+        o, model = self.options, made.task.model
+        clients = client_data(data, self.augment, o)
+        make = parts.executor(o, fabric.device, sum(p.numel() for p in model.parameters()))
+        private, memory = is_private(made.algorithm), o.client_state_memory
+        terms = [term for callback in callbacks for term in getattr(callback, "terms", ())]
+        return Federation(
+            fabric,
+            model,
+            made.algorithm.with_outer_terms(*terms),
+            clients,
+            rounds=o.rounds,
+            sampler=make_sampler(o.sampling, o.participation, clients.sizes, private),
+            executor=self.lockstep.executor(make) if self.lockstep else make,
+            loss=made.task.loss,
+            seed=o.seed,
+            state_dir=self.run.path / "clients",
+            client_state_memory=None if memory is None else parse_bytes(memory),
+            on_divergence=o.on_divergence,
+            deterministic=o.deterministic,
+            diagnostics=any(getattr(callback, "diagnostics", False) for callback in callbacks),
+        )
 
     def _begin(self, data: RunData, notes: Sequence[str], scores: Mapping[str, bool]) -> None:
         """Write the options and the partition into the folder, and print notes and the summary."""

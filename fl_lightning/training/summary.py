@@ -35,9 +35,7 @@ def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Fed
     `effects` come after it.
     """
     train, test = data.train, data.test
-    used = int(
-        torch.zeros(len(train), dtype=torch.bool).index_fill_(0, data.whole.indices, 1).sum()
-    )
+    used = int(data.whole.indices.bincount().count_nonzero())
     name, cost, w = names["algorithm"], federation.cost, federation.w
     up, down, kept = (n / w.numel() for n in (cost.uplink, cost.downlink, cost.client_state))
     further = cost.forward_passes

@@ -1,10 +1,9 @@
 """FederatedTrainer: a module and data with clients in, a trained module and a run out."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +23,7 @@ from fl_lightning.federation.server import copy_of
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.run import Run
 from fl_lightning.training import parts
-from fl_lightning.training.arguments import read_algorithm, read_data, read_options
+from fl_lightning.training.arguments import check_objects, read_algorithm, read_data, read_options
 from fl_lightning.training.given import names, tried
 from fl_lightning.training.lightning_module import set_up
 from fl_lightning.training.lightning_task import task_of
@@ -110,14 +109,7 @@ class FederatedTrainer:
         for option in sorted(parts.unused_by(self.algorithm) & self._given):
             raise UserError(f"the algorithm does not use {option}: leave it out")
         self.loss, self.metrics, self.augment = loss, metrics, augment
-        if not all(isinstance(given, list | tuple) for given in (callbacks, loggers)):
-            raise UserError("callbacks and loggers are lists: write callbacks=[...]")
-        for logger in loggers:
-            if not (hasattr(logger, "log_metrics") and hasattr(logger, "finalize")):
-                raise UserError(
-                    f"{logger!r:.60} is no logger: give an object with log_metrics and finalize, "
-                    "such as lightning.fabric.loggers.CSVLogger(folder)"
-                )
+        check_objects(callbacks, loggers)
         self.callbacks, self.loggers = callbacks, loggers
         self.run: Run | None = None
         self._module: nn.Module | None = None
@@ -165,8 +157,8 @@ class FederatedTrainer:
         """
         data = read_data(data, datamodule, clients)
         set_up(module)
-        session, made = self._session(module, data, resume)
-        session.fit(lambda: made)
+        session, make = self._session(module, data, resume)
+        session.fit(make)
         self.run, self._module = Run.read(session.run.path), module
         return self.run
 
@@ -219,13 +211,13 @@ class FederatedTrainer:
         if self.loggers:
             raise UserError("loggers are of one run: give each its own, as runs=[{'loggers': ...}]")
         set_up(module)
-        fits = list[tuple[Session, Parts]]()
+        fits = list[tuple[Session, Callable[[], Parts]]]()
         for own in runs:
             given = {**self._arguments, **own}
             given |= {name: deepcopy(given[name]) for name in ("metrics", "callbacks")}
             fits.append(FederatedTrainer(**given)._session(copy_of(module), data, resume))
-        check_methods([of.config for of, _ in fits], [made.algorithm for _, made in fits])
-        errors = fit_together([(session, partial(_same, made)) for session, made in fits])
+        check_methods([of.config for of, _ in fits], [make().algorithm for _, make in fits])
+        errors = fit_together(fits)
         for error, own in zip(errors, runs, strict=True):
             if error is not None:
                 error.add_note(f"in the run with {dict(own)}")
@@ -234,8 +226,8 @@ class FederatedTrainer:
 
     def _session(
         self, module: nn.Module, data: FederatedData, resume: bool | Literal["auto"]
-    ) -> tuple[Session, Parts]:
-        """A run that has not begun, and what it trains."""
+    ) -> tuple[Session, Callable[[], Parts]]:
+        """A run that has not begun, and a function that gives what it trains."""
         resume = self.options.run_dir is not None if resume == "auto" else resume
         if not isinstance(resume, bool):
             raise UserError(f'resume is {resume!r}: give True, False or "auto"')
@@ -256,7 +248,7 @@ class FederatedTrainer:
             augment=self.augment,
             words=as_arguments,
         )
-        return session, made
+        return session, lambda: made
 
     @speaking_of_arguments()
     def validate(
@@ -341,7 +333,3 @@ class FederatedTrainer:
             )
         self._fabric = launch_fabric(self._launch, **given)
         return self._fabric
-
-
-def _same(made: Parts) -> Parts:
-    return made

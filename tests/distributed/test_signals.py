@@ -31,7 +31,7 @@ from fl_lightning.distributed.signals import (
 )
 from fl_lightning.executors import SequentialExecutor, StackedExecutor
 from fl_lightning.experiment import Experiment
-from fl_lightning.training import parts
+from fl_lightning.training.session import Session
 
 VISIT = SequentialExecutor, "_visit"
 """It is called once on two samples, then for each client."""
@@ -99,7 +99,7 @@ BEFORE = "interrupted before anything was saved"
 @pytest.mark.parametrize("codes", [[EXIT_INTERRUPTED], [EXIT_INTERRUPTED, 0]], ids=["1", "2"])
 @pytest.mark.parametrize(
     ("owner", "name", "calls", "message"),
-    [(*VISIT, 6, SAVED), (parts, "federation", 1, BEFORE)],
+    [(*VISIT, 6, SAVED), (Session, "_simulation", 1, BEFORE)],
     ids=["in a round", "before the first round"],
 )
 def test_ctrl_c_ends_the_run_with_one_message(owner, name, calls, message, codes, tmp_path):

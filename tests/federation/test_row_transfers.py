@@ -11,7 +11,7 @@ import pytest
 from problems import STACKED, federation, hard
 
 from fl_lightning import SequentialExecutor, algorithms
-from fl_lightning.federation.row_files import RowFiles
+from fl_lightning.federation.row_files import Row, RowFiles
 
 TIMEOUT_S = 30.0
 
@@ -27,18 +27,19 @@ def test_rows_are_moved_while_other_clients_train(monkeypatch):
     after = dict(pairwise(order))
     read, visit, write = RowFiles.read, SequentialExecutor._visit, RowFiles.write
 
-    def reading(files: RowFiles, slot: int, client: int, tensors: Any) -> None:
-        read(files, slot, client, tensors)
+    def reading(files: RowFiles, slot: int, client: int, row: Row) -> Row:
+        read(files, slot, client, row)
         was_read[client].set()
+        return row
 
     def training(executor, received, each):
         begun[each.client].set()
         assert each.client not in after or was_read[after[each.client]].wait(TIMEOUT_S)
         return visit(executor, received, each)
 
-    def writing(files: RowFiles, slot: int, client: int, tensors: Any) -> None:
+    def writing(files: RowFiles, slot: int, client: int, row: Row) -> None:
         assert client not in after or begun[after[client]].wait(TIMEOUT_S)
-        write(files, slot, client, tensors)
+        write(files, slot, client, row)
 
     monkeypatch.setattr(RowFiles, "read", reading)
     monkeypatch.setattr(SequentialExecutor, "_visit", training)
@@ -57,10 +58,10 @@ def test_a_round_with_a_disk_error_does_not_count(client, name, code, width, mon
     run.train_round()
     before, function = run.w.detach().clone(), getattr(RowFiles, name)
 
-    def refuse(files: RowFiles, slot: int, whose: int, tensors: Any) -> None:
+    def refuse(files: RowFiles, slot: int, whose: int, row: Row) -> Any:
         if whose == client:
             raise OSError(code, os.strerror(code))
-        function(files, slot, whose, tensors)
+        return function(files, slot, whose, row)
 
     monkeypatch.setattr(RowFiles, name, refuse)
     with pytest.raises(OSError, match=os.strerror(code)):

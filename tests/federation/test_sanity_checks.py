@@ -19,7 +19,7 @@ from fl_lightning import Algorithm, DeviceDataset, Term
 from fl_lightning.callbacks import Checkpoint, Evaluation
 from fl_lightning.data import Partition
 from fl_lightning.runs.chosen import Chosen, build_data
-from fl_lightning.training import parts
+from fl_lightning.training.session import Session
 
 Data = Callable[[], Any]
 Change = Callable[[Any, Any], tuple[Any, Any]]
@@ -253,7 +253,7 @@ def raises(*_, **__):
     [
         ((Evaluation, "on_round_end"), "after round 1 of 7: another rank", "after round 1 of 7"),
         ((Checkpoint, "on_round_logged"), "round 2 of 7: another rank", "after round 1 of 7"),
-        ((parts, "federation"), "another rank ended", ""),
+        ((Session, "_simulation"), "another rank ended", ""),
     ],
 )
 def test_an_error_of_one_rank_keeps_its_traceback_and_the_other_ends(place, other, when, tmp_path):

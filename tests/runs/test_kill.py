@@ -8,23 +8,23 @@ from typing import Any, BinaryIO
 import jobs
 import pytest
 import torch
-from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from fl_lightning import Federation
 from fl_lightning.callbacks import Checkpoint
 from fl_lightning.executors import SequentialExecutor
 from fl_lightning.federation.client_store import ClientStore
-from fl_lightning.federation.row_files import RowFiles
+from fl_lightning.federation.row_files import Row, RowFiles
 from fl_lightning.runs.metrics_csv import MetricsCSV
 
 ROUNDS = tuple(range(1, 8))
 
 
-def write_half(write: Any, files: RowFiles, slot: int, client: int, row: list[Tensor]) -> None:
+def write_half(write: Any, files: RowFiles, slot: int, client: int, row: Row) -> None:
     """Die in the middle of a client's row."""
-    half = row[0].clone()
+    half = tree_leaves(row)[0].clone()
     half[len(half) // 2 :] = 7  # in place of numbers that were never written
-    write(files, slot, client, [half])
+    write(files, slot, client, [{"half": half}])
     jobs.die()
 
 

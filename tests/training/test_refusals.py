@@ -255,7 +255,7 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "of fit": (lambda: trainer(resume=True), ("fit(..., resume=True)",)),
     "a text": (lambda: trainer(lr="fast"), ("lr", "'fast'", "number")),
     "out of range": (lambda: trainer(rounds=0), ("rounds", "at least 1")),
-    "without effect": (lambda: trainer(parallel_clients=3), ("executor 'stacked'",)),
+    "without effect": (lambda: trainer(parallel_clients=3), ("add executor stacked",)),
     "epochs and steps": (lambda: trainer(local_epochs=2, local_steps=3), ("local_steps",)),
     "devices": (lambda: trainer(devices=0), ("devices",)),
     "strategy": (lambda: trainer(strategy="ddp_notebook"), ("ddp_notebook", "strategy ddp")),

@@ -22,9 +22,7 @@ DEFAULTS: list[Any] = [[], [], [0, 0], [1, 1], False]
 def with_vector_pooling(graph: fx.GraphModule, examples: list[Tensor]) -> fx.GraphModule:
     """Rewrite 2x2 max-pooling, forward and backward, as elementwise operations.
 
-    Args:
-        graph: The program.
-        examples: Arguments with the shapes of the real ones.
+    `examples` are arguments with the shapes of the real ones.
     """
     if not any(_halves(node) for node in graph.graph.nodes):
         return graph

@@ -1,7 +1,4 @@
-"""Analysis of trained models: curvature, loss surfaces, features, scores by class and by client.
-
-Imports `federation` and below.
-"""
+"""Analysis of trained models: curvature, loss surfaces, features, scores by class and by client."""
 
 from fl_lightning.federation.mean_loss import MeanLoss as MeanLoss
 from fl_lightning.lab.analysis.curvature import Hessian as Hessian

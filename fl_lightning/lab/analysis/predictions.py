@@ -47,9 +47,8 @@ class Predictions:
 
     def accuracy_by_client(self, partition: Partition) -> Tensor:
         """(clients,) float64: the accuracy on the samples of each client; NaN if it has none."""
-        owners = torch.arange(len(partition)).repeat_interleave(partition.sizes)
         right = self.right[partition.indices].double()
-        return owners.bincount(right, minlength=len(partition)) / partition.sizes
+        return partition.holders.bincount(right, minlength=len(partition)) / partition.sizes
 
 
 @torch.no_grad()

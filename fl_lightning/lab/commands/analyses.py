@@ -31,12 +31,7 @@ Samples = Annotated[PositiveInt | None, Doc("Number of samples, drawn at random;
 class Subject:
     """A run with its trained model and its data, which are loaded when they are needed.
 
-    Attributes:
-        run: The run.
-        split: Which samples are used.
-        device: The device of model and data.
-        best: Whether the model is that of the best round.
-        round: The round of the model, if it is that of a checkpoint.
+    The model is that of the end, of the `best` round, or of the checkpoint of a `round`.
     """
 
     run: Run
@@ -47,11 +42,7 @@ class Subject:
 
     @cached_property
     def model(self) -> nn.Module:
-        """The model.
-
-        Raises:
-            UserError: If its weights are not finite.
-        """
+        """The model; a UserError says if its weights are not finite."""
         model = self.run.model(best=self.best, round=self.round)
         if not all(p.isfinite().all() for p in model.parameters()):
             raise UserError(

@@ -1,7 +1,4 @@
-"""Runs loaded from their folders and compared: data frames, tables and figures.
-
-Imports `runs`, `algorithms` and below.
-"""
+"""Runs loaded from their folders and compared: data frames, tables and figures."""
 
 from fl_lightning.lab.report.comparison import Comparison as Comparison
 from fl_lightning.lab.report.comparison import compare as compare

@@ -101,11 +101,7 @@ class Job:
 def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()) -> list[Job]:
     """The runs of a table, each once, in the order of columns, rows and seeds.
 
-    Args:
-        table: The table.
-        recipe: The recipe's file.
-        runs: The folder of the runs; those in it with the options of a job are the job's.
-        further: Options for every run.
+    Those in the folder `runs` with the options of a job are the job's.
     """
     jobs, by_results = list[Job](), dict[Hashable, Job]()
     existing = {file.parent: _config(file.parent) for file in sorted(runs.rglob("config.yaml"))}

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from multiprocessing import forkserver, get_context, parent_process
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
@@ -117,16 +118,14 @@ def run_all(
 
 def _start(stack: Stack, slot: Environment) -> ForkServerProcess:
     args = stack, {**os.environ, **slot}, os.getcwd()
-    for pause in (0.1, 1.0, None):
-        process = get_context("forkserver").Process(target=_run, args=args)
-        try:
-            process.start()
+    make = partial(get_context("forkserver").Process, target=_run, args=args)
+    for pause in (0.1, 1.0):
+        with suppress(EOFError, ConnectionError):  # the server is being killed: a new one follows
+            (process := make()).start()
             return process
-        except (EOFError, ConnectionError):  # the server is being killed: a new one follows
-            if pause is None:
-                raise
-            sleep(pause)
-    raise AssertionError("one of the attempts returns or raises")
+        sleep(pause)
+    (process := make()).start()
+    return process
 
 
 def _run(stack: Stack, environment: Environment, folder: str) -> None:
