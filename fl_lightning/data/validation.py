@@ -1,12 +1,12 @@
 """Validation parts: random samples held out of the clients' data or of the test set."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fl_lightning.core.randomness import generator
 from fl_lightning.data.dataset import DeviceDataset
 from fl_lightning.data.partition import Partition
-from fl_lightning.data.partition_draws import rank_within
 
 
 def hold_out_of_clients(
@@ -27,10 +27,15 @@ def hold_out_of_clients(
     """
     sizes, held = partition.sizes, torch.zeros(partition.end, dtype=torch.bool)
     number = (fraction * sizes).round().long().minimum(sizes - 1)
-    total, random = len(partition.indices), generator(seed, "validation")
-    order = torch.rand(total, generator=random, dtype=torch.float64).argsort()
-    holders = partition.holders[order]
-    held[partition.indices[order[rank_within(holders) < number[holders]]]] = True
+    random = generator(seed, "validation")
+    draws = torch.rand(len(partition.indices), generator=random, dtype=torch.float64).numpy()
+    places = [np.empty(0, np.int64)]
+    ranges = partition.offsets[:-1].tolist(), partition.offsets[1:].tolist(), number.tolist()
+    # a sort of all draws takes three times as long
+    for begin, end, count in zip(*ranges, strict=True):
+        if count > 0:
+            places.append(begin + draws[begin:end].argpartition(count)[:count])
+    held[partition.indices[torch.from_numpy(np.concatenate(places))]] = True
     trained = partition.where(~held[partition.indices])
     emptied = (trained.sizes == 0) & (sizes > 0)
     held[partition.indices[partition.offsets[:-1][emptied]]] = False
