@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fl_lightning import ClientData, DeviceDataset, Partition, UserError, algorithms, models
 from fl_lightning.core.vector import Layout
+from fl_lightning.training.task import labels_loss
 
 needs_peft = pytest.mark.usefixtures("peft")
 warns = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
@@ -97,6 +98,15 @@ def test_a_configuration_and_arguments_of_peft_are_taken() -> None:
     )
     model = models.huggingface(config, lora={"r": 2, "target_modules": ["q_proj"]})
     assert [tuple(shape) for shape in Layout(model).shapes] == [(2, 16), (16, 2)]
+
+
+@needs_peft
+@warns
+def test_models_of_next_tokens_shift_their_labels() -> None:
+    types = {"llama": True, "gpt2": True, "bert": False}
+    for type, shifted in types.items():
+        task = "tokens" if shifted else "classes"
+        assert labels_loss(small(type, task=task, classes=2)).shifted == shifted
 
 
 @needs_peft
