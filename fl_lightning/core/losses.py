@@ -89,10 +89,9 @@ def counted(loss: object, y: Any) -> Tensor | int:
     the place of the number.
     """
     rows = len(tree_leaves(y)[0])
-    of_labels = isinstance(loss, LabelsLoss)
-    if not ((is_cross_entropy(loss) or of_labels) and y.dtype == torch.int64):
+    if not ((isinstance(loss, LabelsLoss) or is_cross_entropy(loss)) and y.dtype == torch.int64):
         return rows
-    if of_labels and loss.shifted and y.ndim > 1:
+    if isinstance(loss, LabelsLoss) and loss.shifted and y.ndim > 1:
         y = y[:, 1:]
     counts = y != getattr(loss, "ignore_index", IGNORED)
     weight = getattr(loss, "weight", None)
