@@ -1,6 +1,7 @@
 """Losses of the task by name: functions of the model's output and the targets, one number."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -35,6 +36,23 @@ class StepOutput(NamedTuple):
 def own_loss(out: StepOutput, y: Any) -> Tensor:
     """The loss that the module has computed itself."""
     return out.loss
+
+
+@dataclass(frozen=True)
+class LabelsLoss:
+    """The loss that a model of transformers has computed itself of the labels in its batch.
+
+    Attributes:
+        shifted: Whether the labels are tokens that the model shifts: the first of a row does not
+            count.
+    """
+
+    shifted: bool
+
+    def __call__(self, out: Any, y: Any) -> Tensor:
+        """The loss in the model's output."""
+        loss: Tensor = out.loss
+        return loss
 
 
 def one_number(value: Any, what: str, error: type[UserError]) -> Tensor:
@@ -78,12 +96,15 @@ def is_cross_entropy(loss: object) -> bool:
 def counted(loss: object, y: Any) -> Tensor | int:
     """The rows that a batch's mean loss is of: what it weighs in the mean of a data set.
 
-    A cross entropy is of the targets that are not -100, or the loss's `ignore_index`, so of a part
-    of the rows if some are. With weights of classes their sum takes the place of the number.
+    A cross entropy, also one of transformers, is of the targets that are not -100, or the loss's
+    `ignore_index`, so of a part of the rows if some are. With weights of classes their sum takes
+    the place of the number.
     """
     rows = len(tree_leaves(y)[0])
-    if not (is_cross_entropy(loss) and y.dtype == torch.int64):
+    if not ((isinstance(loss, LabelsLoss) or is_cross_entropy(loss)) and y.dtype == torch.int64):
         return rows
+    if isinstance(loss, LabelsLoss) and loss.shifted and y.ndim > 1:
+        y = y[:, 1:]
     counts = y != getattr(loss, "ignore_index", IGNORED)
     weight = getattr(loss, "weight", None)
     each = counts if weight is None else weight[y.where(counts, 0)] * counts

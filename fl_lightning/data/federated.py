@@ -81,9 +81,9 @@ class FederatedData:
     ) -> None:
         self.target, self.classes, self.seed = target, tuple(map(str, classes)), seed
         self.unit = 0.0, 1.0
-        raw, column = raw_rows(train, "train"), None
-        if isinstance(clients, str):
-            column = clients
+        column = clients if isinstance(clients, str) else None
+        raw = raw_rows(train, "train", owner=column)
+        if column is not None:
             if not isinstance(raw, dict) or column not in raw:
                 known = nearest(column, raw) if isinstance(raw, dict) else ", as rows have no names"
                 raise UserError(f"clients: train has no column {column!r}{known}")
@@ -115,7 +115,7 @@ class FederatedData:
                 check_classes(held, target, self.classes, part)
 
     def _read(self, part: str, given: Any, column: str | None) -> Rows:
-        raw = raw_rows(given, part)
+        raw = raw_rows(given, part, owner=column)
         if isinstance(raw, dict):
             raw.pop(column, None)
         rows: Rows = tensors(raw, part)
@@ -259,7 +259,7 @@ class FederatedData:
         Args:
             dataset: One split, a `datasets.Dataset`.
             clients: The column of owners, or what else `FederatedData` takes.
-            columns: The columns of a row; by default all but the owners.
+            columns: The columns of a row; by default those of its format but the owners.
             tokens: A tokenizer of `transformers`; `columns` are texts then.
             length: Tokens in a block.
             test: A fraction of each client's rows or blocks, or another split.
@@ -283,12 +283,13 @@ class FederatedData:
         owner = clients if isinstance(clients, str) else None
         columns = hub_columns(dataset, "dataset", columns, owner)
         read = partial(read_hub, columns=columns, tokens=tokens, length=length)
-        owners = clients if owner is None else dataset[owner][:]
+        owners = clients if owner is None else dataset.with_format(None)[owner][:]
         rows, owners, names = read(dataset, "dataset", clients=owners, seed=seed)
         parts = _read_parts(test, validation, lambda split, part: read(split, part)[0])
-        if classes is None:
-            classes = class_names(dataset, rows, target)
-        data = cls(rows, clients=owners, target=target, classes=classes, seed=seed, **parts)
+        if tokens is None:  # else the target is of tokens
+            known = class_names(dataset, {"test": test, "validation": validation}, rows, target)
+            classes = known if classes is None else classes
+        data = cls(rows, clients=owners, target=target, classes=classes or (), seed=seed, **parts)
         data.names = names or data.names
         return data
 

@@ -1,7 +1,6 @@
 """Rows of Hugging Face data sets and of Lightning's data modules, which are not imported here."""
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,14 @@ from torch.utils.data import default_collate
 from fl_lightning.core.losses import IGNORED
 from fl_lightning.data.owners import partition_of
 from fl_lightning.data.partition import Partition
-from fl_lightning.data.rows import check_columns, has_transform, is_hub, raw_rows
+from fl_lightning.data.rows import (
+    check_columns,
+    has_transform,
+    is_hub,
+    raw_rows,
+    shown_columns,
+    torch_columns,
+)
 from fl_lightning.data.targets import target_in
 from fl_lightning.errors import UserError
 
@@ -22,7 +28,7 @@ UNIMPLEMENTED = {"lightning.pytorch.core.hooks", "pytorch_lightning.core.hooks"}
 def hub_columns(
     dataset: Any, name: str, columns: Sequence[str] | None, owner: str | None = None
 ) -> list[str]:
-    """The columns of a row, by default all but the owners, of a data set that has them all.
+    """The columns of a row, by default those of its format but the owners.
 
     Raises:
         UserError: If it is no data set of one split in Hugging Face's manner, it has a transform,
@@ -39,7 +45,8 @@ def hub_columns(
         )
     known = dataset.column_names
     check_columns(known, name, clients=[owner] if owner else None, columns=columns)
-    return [column for column in known if column != owner] if columns is None else [*columns]
+    shown = [column for column in shown_columns(dataset) if column != owner]
+    return shown if columns is None else [*columns]
 
 
 def read_hub(
@@ -63,7 +70,9 @@ def read_hub(
     if tokens is None or length is None:
         if (tokens is None) != (length is None):
             raise UserError("give tokens, a tokenizer, and length, the tokens in a block; or none")
-        return dict(dataset.select_columns(columns).with_format("torch")[:]), clients, ()
+        return torch_columns(dataset, columns, name), clients, ()
+    if not callable(tokens):
+        raise UserError(f"tokens is {tokens!r:.60}: give a tokenizer of transformers")
     if length < 1:
         raise UserError(f"length is {length}: give the tokens in a block, at least 1")
     owners = [0] * len(dataset) if clients is None else clients
@@ -71,12 +80,31 @@ def read_hub(
     return *packed(dataset, columns, tokens, length, partition), names
 
 
-def class_names(dataset: Any, rows: dict[str, Any], target: str | None) -> tuple[str, ...]:
-    """The names of the target's classes, if the data set has them."""
-    with suppress(UserError):
-        feature = getattr(dataset, "features", {}).get(target_in(rows, target))
+def class_names(
+    dataset: Any, parts: Mapping[str, Any], rows: dict[str, Any], target: str | None
+) -> tuple[str, ...]:
+    """The names of the target's classes, if the data set has them.
+
+    Raises:
+        UserError: If a part that is a data set numbers its classes in another way.
+    """
+    try:
+        column = target_in(rows, target)
+    except UserError:
+        return ()
+
+    def of(split: Any) -> tuple[str, ...]:
+        feature = getattr(split, "features", {}).get(column)
         return tuple(getattr(feature, "names", None) or ())
-    return ()
+
+    names = of(dataset)
+    for part, split in parts.items():
+        if names and (theirs := of(split)) and theirs != names:
+            raise UserError(
+                f"{part} has other classes in {column!r} than the data set, {theirs[:3]} for "
+                f"{names[:3]} first: number them alike, as by its align_labels_with_mapping"
+            )
+    return names
 
 
 def packed(
@@ -88,7 +116,7 @@ def packed(
     """
     ids: list[list[int]] = [[] for _ in range(len(dataset))]
     for column in columns:
-        texts = list(dataset[column][:])
+        texts = list(dataset.with_format(None)[column][:])
         if not all(isinstance(text, str) for text in texts):
             raise UserError(
                 f"column {column!r} does not hold texts alone: name columns of texts, columns=(...)"

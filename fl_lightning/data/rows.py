@@ -19,7 +19,12 @@ BLOCK = 2**20
 """Numbers that are read together, so that a mapped file may be larger than the memory."""
 
 
-def raw_rows(given: Any, name: str, collate: Callable[[list[Any]], Any] = default_collate) -> Any:
+def raw_rows(
+    given: Any,
+    name: str,
+    collate: Callable[[list[Any]], Any] = default_collate,
+    owner: str | None = None,
+) -> Any:
     """Tuples, dictionaries and columns of what was given; a data set is read whole.
 
     Args:
@@ -27,10 +32,13 @@ def raw_rows(given: Any, name: str, collate: Callable[[list[Any]], Any] = defaul
             one of Hugging Face.
         name: What messages call it.
         collate: Makes one batch of a list of samples of a map-style data set.
+        owner: The column of owners, which stays as it is in a Hugging Face data set.
     """
     hub = is_hub(given, name)
     if hub and collate is default_collate and not has_transform(given):
-        return dict(given.with_format("torch")[:])
+        shown = [column for column in shown_columns(given) if column != owner]
+        own = {owner: given.with_format(None)[owner][:]} if owner in given.column_names else {}
+        return torch_columns(given, shown, name) | own
     if hasattr(given, "iloc"):
         raise UserError(f"{name} is a table: use FederatedData.from_table")
     as_stored = getattr(type(given), "__getitem__", None) is TensorDataset.__getitem__
@@ -71,6 +79,31 @@ def is_hub(given: Any, name: str) -> bool:
 def has_transform(dataset: Any) -> bool:
     """Whether samples of a Hugging Face data set pass a function, which another format drops."""
     return (getattr(dataset, "format", None) or {}).get("type") == "custom"
+
+
+def shown_columns(dataset: Any) -> list[str]:
+    """The columns that samples of a Hugging Face data set have, which its format may choose."""
+    form = dataset.format
+    chosen = None if form.get("output_all_columns") else form.get("columns")
+    return [*(chosen or dataset.column_names)]
+
+
+def torch_columns(dataset: Any, columns: list[str], name: str) -> dict[str, Any]:
+    """Columns of a Hugging Face data set in torch format.
+
+    Raises:
+        UserError: If a column holds what PyTorch does not know, such as dates.
+    """
+    read, found = dataset.with_format("torch"), dict[str, Any]()
+    for column in columns:
+        try:
+            found[column] = read[column][:]
+        except (TypeError, RuntimeError, ValueError) as error:
+            raise UserError(
+                f"{name}[{column!r}] is no tensor ({first_sentence(error)}): leave it out, or turn "
+                "it into numbers"
+            ) from error
+    return found
 
 
 def tensors(raw: Any, name: str) -> Any:

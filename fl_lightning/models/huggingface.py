@@ -1,6 +1,7 @@
 """Models of transformers, by name or configuration, with the adapters of peft."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, Literal
 
 from torch import nn
@@ -28,7 +29,8 @@ def huggingface(
 
     Args:
         architecture: A type such as llama or gpt2, which gets random weights; or a model on the
-            Hugging Face Hub or a folder, which has its own. In Python a configuration, too.
+            Hugging Face Hub or a folder, which has its own, but a new head if that is of other
+            classes. In Python a configuration, too.
         lora: In Python the arguments of peft's `LoraConfig`, such as {"r": 8}.
         task: Predict the next token at every place, or the class of a text.
         width: Numbers that stand for a token, of a type.
@@ -45,32 +47,43 @@ def huggingface(
         raise UserError(
             "transformers and peft are not installed: pip install fl-lightning[lora]"
         ) from error
-    kind = "CausalLM" if task == "tokens" else "SequenceClassification"
-    auto = getattr(transformers, f"AutoModelFor{kind}")
-    own = {"num_labels": classes} if task == "classes" else {}
+    if lora_targets and lora_rank is None:
+        raise UserError("lora_targets says nothing without lora_rank: give a rank, or leave it out")
+    if lora is not None and lora_rank is not None:
+        raise UserError("lora and lora_rank both give a rank: leave out one")
+    if task == "classes" and not classes and isinstance(architecture, str):
+        raise UserError("classes is 0: give their number")
+    head = "CausalLM" if task == "tokens" else "SequenceClassification"
+    auto = getattr(transformers, f"AutoModelFor{head}")
+    own: dict[str, Any] = {"num_labels": classes} if task == "classes" and classes else {}
     types = transformers.models.auto.configuration_auto.CONFIG_MAPPING
     try:
         if not isinstance(architecture, str):
-            model = auto.from_config(architecture)
+            given = deepcopy(architecture)
+            given.update(own)
+            model = auto.from_config(given)
         elif architecture in types:
             config = types[architecture]
             sizes = _sizes(config, width, layers, heads, vocabulary)
             model = auto.from_config(config(**sizes, **own, use_cache=False))
         else:
-            model = auto.from_pretrained(architecture, **own)
+            model = auto.from_pretrained(architecture, ignore_mismatched_sizes=bool(own), **own)
         if lora_rank is not None:
             lora = {"r": lora_rank, **_targets(model, lora_targets)}
         if lora is None:
             return model
-        head = [] if task == "tokens" else _outside(model, model.named_parameters())
+        new = [] if task == "tokens" else _outside(model, model.named_parameters())
         model.config.use_cache = False
         adapted: nn.Module = get_peft_model(model, LoraConfig(**lora))
-    except (ValueError, TypeError, OSError) as error:
+    except Exception as error:  # each model checks its sizes in its own way
+        kind = architecture if isinstance(architecture, str) else type(architecture).__name__
+        inner = str(error).rpartition("ValueError: ")[2]  # of what a configuration has wrapped
+        reason = first_sentence(ValueError(inner))
         raise UserError(
-            f"transformers or peft cannot make {architecture!r} ({first_sentence(error)}): give a "
-            "type such as llama, a folder, or a model on the Hub, and targets among its layers"
+            f"transformers or peft cannot make {kind!r} ({reason}): give a type such as llama, a "
+            "folder, or a model on the Hub, sizes that fit, and targets among its layers"
         ) from error
-    for name in head:
+    for name in new:
         adapted.get_parameter(f"base_model.model.{name}").requires_grad_(True)
     return adapted
 

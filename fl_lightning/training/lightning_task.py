@@ -25,7 +25,7 @@ from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.files import atomic
 from fl_lightning.training.lightning_module import Part, StepModel, checkpoint_of
 from fl_lightning.training.lightning_optimizer import local_optimizer
-from fl_lightning.training.task import NAMES, Task, computes_its_loss, owners
+from fl_lightning.training.task import NAMES, Task, computes_its_loss, labels_loss, owners
 
 OF_SGD = "momentum", "weight_decay", "lr_decay"
 """Options of the local SGD, which say nothing without its learning rate."""
@@ -242,7 +242,7 @@ def task_of(
                 f"{type(module).__name__} computes its own loss of labels that it shifts itself, "
                 "which metrics do not know: leave out metrics"
             )
-        return Task(module, own_loss, (), batch_size)
+        return Task(module, labels_loss(module), (), batch_size)
     found = LOSSES[loss or "cross_entropy"] if isinstance(loss, str | None) else loss
     if not callable(found):
         raise UserError(f"the loss is {found!r}: give a name, or a function of output and target")

@@ -16,7 +16,7 @@ from fl_lightning.callbacks.evaluation import Evaluation
 from fl_lightning.callbacks.metrics import larger_is_better, make_metrics, results
 from fl_lightning.callbacks.scoring import Autocast, score
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.losses import TaskLoss, is_cross_entropy, own_loss
+from fl_lightning.core.losses import LabelsLoss, TaskLoss, is_cross_entropy, own_loss
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import DeviceDataset
 from fl_lightning.data.dataset import rows as count
@@ -107,7 +107,7 @@ class Task:
         """
         rows = self._rows(data, part)
         x, y = data.divided(rows)
-        if self.loss is own_loss:
+        if isinstance(self.loss, LabelsLoss):
             x = rows
         elif part == "train":
             _check_shifted(x, y)
@@ -121,7 +121,8 @@ class Task:
 
     def _classes(self, data: FederatedData) -> tuple[str, ...]:
         """The names of the classes, numbers if they have none; none if targets are no classes."""
-        if data.classes or not (is_cross_entropy(self.loss) or self.loss is own_loss):
+        own = isinstance(self.loss, LabelsLoss) or self.loss is own_loss
+        if data.classes or not (own or is_cross_entropy(self.loss)):
             return data.classes
         parts = [rows for rows in (data.train, data.test, data.validation) if rows is not None]
         targets = [data.divided(rows)[1] for rows in parts]
@@ -192,9 +193,19 @@ def _check_shifted(x: Any, y: Any) -> None:
 
 
 def computes_its_loss(module: nn.Module) -> bool:
-    """Whether a module is one of transformers or peft, whose output has the loss of its labels."""
-    known = {"PreTrainedModel", "PeftModel"}  # by name, since both packages are extras
-    return any(base.__name__ in known for base in type(module).__mro__)
+    """Whether a module is of transformers, so that its output has the loss of its labels.
+
+    Peft's adapters may be around it, as around any module.
+    """
+    adapted = getattr(module, "get_base_model", None)
+    inner = type(adapted() if adapted else module)  # by name, since transformers is an extra
+    return any(base.__name__ == "PreTrainedModel" for base in inner.__mro__)
+
+
+def labels_loss(module: Any) -> LabelsLoss:
+    """The loss of a model of transformers; one of next tokens shifts its labels."""
+    predicts_next = getattr(module.loss_function, "__name__", "") == "ForCausalLMLoss"
+    return LabelsLoss(predicts_next and not module.config.is_encoder_decoder)
 
 
 def owners(data: FederatedData, part: str) -> dict[str, Any]:

@@ -16,8 +16,11 @@ from fl_lightning import FederatedData, Partition, UserError, partitions
 class HubDataset:
     """What a `datasets.Dataset` does with columns, for those used here."""
 
-    def __init__(self, columns: dict[str, Any], form: str = "", **features: Any) -> None:
+    def __init__(
+        self, columns: dict[str, Any], form: str = "", shown: Any = None, **features: Any
+    ) -> None:
         self.columns, self.form, self.features = columns, form, features
+        self.shown = shown or [*columns]
 
     @property
     def column_names(self) -> list[str]:
@@ -25,26 +28,23 @@ class HubDataset:
 
     @property
     def format(self) -> dict[str, Any]:
-        return {"type": self.form or None}
+        return {"type": self.form or None, "columns": self.shown}
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
-    def with_format(self, form: str) -> "HubDataset":
-        return HubDataset(self.columns, form)
+    def with_format(self, form: str | None, columns: Any = None) -> "HubDataset":
+        return HubDataset(self.columns, form or "", columns, **self.features)
 
-    def select_columns(self, names: list[str]) -> "HubDataset":
-        return HubDataset({name: self.columns[name] for name in names}, self.form)
-
-    def __getitem__(self, key: str | slice | int) -> Any:
+    def __getitem__(self, key: str | int) -> Any:
         if isinstance(key, int):
             row = {name: column[key] for name, column in self.columns.items()}
             return {**row, "wave": -row["wave"]} if self.form == "custom" else row
-        if isinstance(key, str):
-            return self.columns[key]
-        texts = {k: isinstance(column[0], str) for k, column in self.columns.items()}
-        assert self.form == "torch"
-        return {k: c if texts[k] else torch.as_tensor(c) for k, c in self.columns.items()}
+        assert key in self.shown
+        column = self.columns[key]
+        if self.form != "torch" or isinstance(column[0], str):
+            return column
+        return torch.tensor(np.asarray(column))
 
 
 class HubSplits(dict[str, HubDataset]):
@@ -102,6 +102,30 @@ def test_a_data_set_may_be_given_directly():
     assert data.divided(data.train)[1].tolist() == SPEECH["word"]
 
 
+@pytest.mark.parametrize("make", [read, FederatedData])
+def test_the_format_of_a_data_set_chooses_the_columns(make: Any):
+    (only,) = make(speech().with_format("torch", ["wave"]), clients=[0, 1] * 4).train
+    assert only == "wave"
+    shown = speech().with_format("numpy", ["wave", "word"])
+    data = make(shown, clients="speaker", target="word", test=shown)
+    assert [*data.train] == [*data.test] == ["wave", "word"]
+    assert data.names == ("a", "b")
+
+
+@pytest.mark.parametrize("make", [read, FederatedData])
+def test_a_column_of_dates_is_refused_by_name_but_may_be_the_owners(make: Any):
+    days = HubDataset({"x": X, "day": list(np.arange("2026-01", "2026-09", dtype="datetime64[M]"))})
+    assert make(days, clients="day").num_clients == 8
+    with pytest.raises(UserError, match=r"\['day'\] is no tensor"):
+        make(days, clients=[0, 1] * 4)
+
+
+def test_parts_that_number_their_classes_in_another_way_are_refused():
+    turned = HubDataset(SPEECH, word=SimpleNamespace(names=["no", "yes"]))
+    with pytest.raises(UserError, match="test has other classes in 'word'"):
+        read(speech(), clients="speaker", target="word", test=turned)
+
+
 def test_texts_of_a_client_are_packed_into_blocks():
     columns = "inputs", "targets"
     chats = HubDataset(CHATS)
@@ -128,6 +152,7 @@ def test_texts_of_a_client_are_packed_into_blocks():
         (speech(), {"tokens": Letters()}, "length"),
         (speech(), {"tokens": Letters(), "length": 4}, "'wave'"),
         (speech(), {"tokens": Letters(), "length": 0}, "length is 0"),
+        (speech(), {"tokens": "letters", "length": 4}, "tokens is 'letters'"),
         (SimpleNamespace(with_format=None, column_names=["x"]), {}, "stream"),
         (HubSplits(train=speech()), {}, "['train']"),
         (speech().with_format("custom"), {}, "transform"),  # as after with_transform

@@ -1,6 +1,7 @@
 """Models of transformers with peft's adapters; skipped where the extra `lora` is missing."""
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from fl_lightning import ClientData, DeviceDataset, Partition, UserError, algorithms, models
 from fl_lightning.core.vector import Layout
+from fl_lightning.training.task import labels_loss
 
 needs_peft = pytest.mark.usefixtures("peft")
 warns = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
@@ -101,9 +103,41 @@ def test_a_configuration_and_arguments_of_peft_are_taken() -> None:
 
 @needs_peft
 @warns
-def test_targets_that_no_layer_has_are_refused() -> None:
-    with pytest.raises(UserError, match=r"targets among its layers"):
-        small(lora_targets=("nope",))
+def test_models_of_next_tokens_shift_their_labels() -> None:
+    types = {"llama": True, "gpt2": True, "bert": False}
+    for type, shifted in types.items():
+        task = "tokens" if shifted else "classes"
+        assert labels_loss(small(type, task=task, classes=2)).shifted == shifted
+
+
+@needs_peft
+@warns
+def test_classes_are_those_that_were_asked_for(tmp_path: Path) -> None:
+    """Of a configuration of two, and of a checkpoint of two, whose body stays."""
+    saved = models.huggingface("bert", task="classes", classes=2, **SMALL)
+    saved.save_pretrained(tmp_path)
+    for given in (saved.config, str(tmp_path)):
+        made = models.huggingface(given, task="classes", classes=5)
+        assert made.classifier.weight.shape == (5, 16)
+    assert saved.config.num_labels == 2
+    assert made.bert.pooler.dense.weight.equal(saved.bert.pooler.dense.weight)
+
+
+@needs_peft
+@warns
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"lora_rank": 4, "lora_targets": ("nope",)}, "targets among its layers"),
+        ({"width": 15}, "15"),
+        ({"lora_targets": ("q_proj",)}, "without lora_rank"),
+        ({"lora_rank": 4, "lora": {"r": 2}}, "lora_rank"),
+        ({"task": "classes"}, "classes is 0"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        models.huggingface("llama", **{**SMALL, **options})
 
 
 def test_a_missing_extra_is_named(monkeypatch: Any) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from copy import deepcopy
+from types import SimpleNamespace
 from typing import Any
 
 import pandas
@@ -203,6 +204,57 @@ def test_classes_of_an_own_loss_are_named() -> None:
         fit.fit(nn.Linear(6, 3), fl.FederatedData((x, y), clients=[0] * 60, test=0.5))
     given = fl.FederatedData((x, y), clients=[0] * 60, test=0.5, classes="abc")
     assert "test/f1" in fit.fit(nn.Linear(6, 3), given).scalars
+
+
+class PreTrainedModel(nn.Module):
+    """Scores of 5 tokens, with the loss of its labels as models of transformers have it."""
+
+    def __init__(self, shifted: bool) -> None:
+        super().__init__()
+        self.table, self.shifted = nn.Embedding(5, 5), shifted
+        self.config = SimpleNamespace(is_encoder_decoder=False)
+
+    def ForCausalLMLoss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if self.shifted:
+            logits, labels = logits[:, :-1], labels[:, 1:]
+        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+    def ForMaskedLMLoss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return self.ForCausalLMLoss(logits, labels)
+
+    @property
+    def loss_function(self) -> Any:
+        return self.ForCausalLMLoss if self.shifted else self.ForMaskedLMLoss
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> Any:
+        logits = self.table(input_ids)
+        return SimpleNamespace(logits=logits, loss=self.loss_function(logits, labels))
+
+
+@pytest.mark.parametrize("shifted", [True, False])
+def test_labels_of_a_model_of_transformers_count_once_each(shifted: bool) -> None:
+    g = torch.Generator().manual_seed(0)
+    tokens = torch.randint(5, (24, 6), generator=g)
+    labels = tokens.clone()
+    labels[:4] = -100  # a batch without a label
+    labels[4:11, 2:] = labels[16:, :3] = -100
+    given = {"input_ids": tokens, "labels": labels}
+    module = PreTrainedModel(shifted)
+    fit = trainer(lr=0.1, local_steps=1, batch_size=4)
+    fit.fit(module, fl.FederatedData(given, test=given, clients=torch.arange(24) % 4))
+    assert fit.history["test/loss"].iloc[-1] == pytest.approx(module(**given).loss.item())
+
+
+def test_peft_around_a_plain_module_takes_the_loss_of_the_task() -> None:
+    class PeftModel(nn.Sequential):
+        def get_base_model(self) -> nn.Module:
+            return self[0]
+
+    module, given = PeftModel(nn.Linear(6, 3)), data(test=0.5)
+    fit = trainer(lr=0.1, local_steps=1)
+    fit.fit(module, given)
+    expected = nn.functional.cross_entropy(module(given.test["x"]), given.test["label"])
+    assert fit.history["test/loss"].iloc[-1] == pytest.approx(expected.item())
 
 
 @pytest.mark.parametrize(("highest", "named"), [(9, True), (2**18, False)])
