@@ -70,8 +70,7 @@ def read_table(
                 yield part.to_numpy(dtype=np.float32, na_value=np.nan)
 
     if isinstance(table, pandas.DataFrame):
-        rows = map(np.ascontiguousarray, read(iter([table])))
-        x = torch.from_numpy(np.concatenate([*rows]))
+        x = _in_memory(read(iter([table])), len(table))
     else:
         with closing(_ahead(_chunks(table, target, owner))) as chunks:
             x = _mapped(read(chunks))
@@ -166,6 +165,17 @@ def _input_columns(
             f"make numbers of them by pandas.get_dummies(table, columns={texts}, dtype=float)"
         )
     return inputs
+
+
+def _in_memory(read: Iterator[np.ndarray], rows: int) -> Tensor:
+    """The blocks as one tensor, without a second copy of them all."""
+    x, row = np.empty((0, 0), np.float32), 0
+    for block in read:
+        if not row:
+            x = np.empty((rows, block.shape[1]), np.float32)
+        x[row : row + len(block)] = block
+        row += len(block)
+    return torch.from_numpy(x)
 
 
 def _mapped(read: Iterator[np.ndarray]) -> Tensor:
