@@ -1,9 +1,7 @@
 """Tables as tensors: data frames, and CSV files that are larger than the memory."""
 
 import tempfile
-from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,8 +70,7 @@ def read_table(
     if isinstance(table, pandas.DataFrame):
         x = _in_memory(read(iter([table])), len(table))
     else:
-        with closing(_ahead(_chunks(table, target, owner))) as chunks:
-            x = _mapped(read(chunks))
+        x = _mapped(read(_chunks(table, target, owner)))
     check_finite(x, "x", names)
     y, found = _targets(_joined(targets), target, classes)
     return Table(x, y, _numbered(_joined(owners)) if owners else None, names, found)
@@ -128,15 +125,6 @@ def _chunks(path: Any, target: str, owner: str | None) -> Iterator["DataFrame"]:
             raise
         said = str(error).removeprefix("Error tokenizing data. ").strip()  # the rest has the line
         raise UserError(f"{path} cannot be read as a CSV file: {said}") from error
-
-
-def _ahead(chunks: Iterator["DataFrame"]) -> Generator["DataFrame", None, None]:
-    """The chunks, each read while the one before it is used: pandas parses without the GIL."""
-    with ThreadPoolExecutor(1) as reader:
-        coming = reader.submit(next, chunks, None)
-        while (chunk := coming.result()) is not None:
-            coming = reader.submit(next, chunks, None)
-            yield chunk
 
 
 def _input_columns(
