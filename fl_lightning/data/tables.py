@@ -115,7 +115,10 @@ def _chunks(path: Any, target: str, owner: str | None) -> Iterator["DataFrame"]:
         width = len(pandas.read_csv(path, nrows=0).columns)
         step = max(1, 4 * BLOCK // max(1, width))  # categories of each chunk are merged
         # all columns are read: with some, pandas would accept rows longer than the header
-        with pandas.read_csv(path, chunksize=step, dtype=kinds, index_col=False) as chunks:
+        chunks = pandas.read_csv(
+            path, chunksize=step, dtype=kinds, index_col=False, low_memory=False
+        )
+        with chunks:
             for chunk in chunks:
                 if target in chunk and not pandas.api.types.is_numeric_dtype(chunk[target]):
                     chunk[target] = chunk[target].astype("category")
