@@ -38,8 +38,10 @@ def hold_out_of_clients(
     held[partition.indices[torch.from_numpy(np.concatenate(places))]] = True
     trained = partition.where(~held[partition.indices])
     emptied = (trained.sizes == 0) & (sizes > 0)
-    held[partition.indices[partition.offsets[:-1][emptied]]] = False
-    return partition.where(~held[partition.indices]), held.nonzero().flatten()
+    if emptied.any():
+        held[partition.indices[partition.offsets[:-1][emptied]]] = False
+        trained = partition.where(~held[partition.indices])
+    return trained, held.nonzero().flatten()
 
 
 def owners_of_held(partition: Partition, held: Tensor) -> Partition:
