@@ -204,7 +204,8 @@ class FederatedTrainer:
             sweep = trainer.fit_many(module, data, [{"algorithm": algorithm} for algorithm in sam])
         """
         data = read_data(data, datamodule, clients)
-        if not runs or not all(isinstance(own, Mapping) for own in runs):
+        listed = isinstance(runs, Sequence) and all(isinstance(own, Mapping) for own in runs)
+        if not (listed and runs):
             raise UserError(
                 f"runs is {runs!r:.60}: give what differs in each, as runs=[{{'seed': 0}}, ...]"
             )

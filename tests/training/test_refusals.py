@@ -464,6 +464,7 @@ def test_what_is_printed_names_arguments(
         "executor": ([{"executor": "sequential"}, {}], ["executor sequential"]),
         "optimizer": ([{"lr": 0.1}, {"lr": 0.1, "momentum": 0.9}], ["momentum 0.0 and 0.9"]),
         "no mapping": ({"seed": 0}, ["runs is {'seed': 0}", "[{'seed': 0}, ...]"]),
+        "used up": (iter([{"seed": 0}]), ["runs is <list_iterator", "[{'seed': 0}, ...]"]),
         "folders": ([{"run_dir": "a"}, {"run_dir": "a"}], ["two runs", "run_dir"]),
     }.values(),
 )
