@@ -24,10 +24,11 @@ from fl_lightning.federation.mean_loss import MeanLoss, some_samples
 from fl_lightning.federation.server import copy_of, load_model
 from fl_lightning.files import atomic
 
-FORWARD_BYTES = {"cpu": 2**19, "cuda": 16 * 2**20}
-"""By device: bytes of float32 inputs from which on larger batches score no faster.
+FORWARD = {"cpu": (500, 2**18), "cuda": (1000, 16 * 2**20)}
+"""By device: the most samples of a forward pass that scores, and bytes of them as float32.
 
-That of a CPU is measured. On a GPU it is an estimate: 1,000 images of 32x32 pixels take 12 MB."""
+Larger batches score no faster on a CPU, as measured. For a GPU it is an estimate: 1,000 images of
+32x32 pixels take 12 MB."""
 
 Autocast = Callable[[], AbstractContextManager[Any]]
 """Makes the context of a forward pass, e.g. `fabric.autocast`."""
@@ -100,14 +101,14 @@ class TrainingLoss:
 
 
 def forward_batch(data: DeviceDataset, at_least: int) -> int:
-    """Samples of a forward pass that scores: up to 1,000 if they are small.
+    """Samples of a forward pass that scores: hundreds if they are small (see `FORWARD`).
 
     Outputs for tokens, or for several targets a sample, may be far larger than the inputs: then it
     is `at_least`, as in training, which fits the memory.
     """
     dense = data.first.dtype != torch.int64 and tree_leaves(data.y)[0][:1].numel() == 1
-    fit = FORWARD_BYTES.get(data.device.type, 0) // (4 * prod(data.shape)) if dense else 0
-    return max(at_least, min(1000, fit))
+    most, size = FORWARD.get(data.device.type, (0, 0)) if dense else (0, 0)
+    return max(at_least, min(most, size // (4 * prod(data.shape))))
 
 
 @torch.inference_mode()
