@@ -92,7 +92,7 @@ def epsilon(history: list[tuple[float, float, int]], delta: float, accountant: s
     """The epsilon of opacus' accountant of that name; infinite without noise.
 
     Raises:
-        UserError: If the accountant's arithmetic does not suffice, as of prv for a delta of 1e-30.
+        UserError: If the accountant cannot compute it, as prv cannot for a delta of 1e-30.
     """
     if any(noise == 0 for noise, _, _ in history):
         return inf

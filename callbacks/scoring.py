@@ -24,8 +24,8 @@ from fl_lightning.federation.mean_loss import MeanLoss, some_samples
 from fl_lightning.federation.server import copy_of, load_model
 from fl_lightning.files import atomic
 
-FORWARD = {"cpu": (500, 2**18), "cuda": (1000, 16 * 2**20)}
-"""By device: the most samples of a forward pass that scores, and bytes of them as float32.
+FORWARD_LIMITS = {"cpu": (500, 2**18), "cuda": (1000, 16 * 2**20)}
+"""By device: the most samples of a forward pass that scores, and the most bytes as float32.
 
 Larger batches score no faster on a CPU, as measured. For a GPU it is an estimate: 1,000 images of
 32x32 pixels take 12 MB."""
@@ -101,13 +101,13 @@ class TrainingLoss:
 
 
 def forward_batch(data: DeviceDataset, at_least: int) -> int:
-    """Samples of a forward pass that scores: hundreds if they are small (see `FORWARD`).
+    """Samples of a forward pass that scores: hundreds if they are small (see `FORWARD_LIMITS`).
 
     Outputs for tokens, or for several targets a sample, may be far larger than the inputs: then it
     is `at_least`, as in training, which fits the memory.
     """
     dense = data.first.dtype != torch.int64 and tree_leaves(data.y)[0][:1].numel() == 1
-    most, size = FORWARD.get(data.device.type, (0, 0)) if dense else (0, 0)
+    most, size = FORWARD_LIMITS.get(data.device.type, (0, 0)) if dense else (0, 0)
     return max(at_least, min(most, size // (4 * prod(data.shape))))
 
 

@@ -40,7 +40,7 @@ def own_loss(out: StepOutput, y: Any) -> Tensor:
 
 @dataclass(frozen=True)
 class LabelsLoss:
-    """The loss that a model of transformers has computed itself of the labels in its batch.
+    """The loss that a model of transformers has computed itself from the labels in its batch.
 
     Attributes:
         shifted: Whether the labels are tokens that the model shifts: the first of a row does not
@@ -56,7 +56,7 @@ class LabelsLoss:
 
 
 def one_number(value: Any, what: str, error: type[UserError]) -> Tensor:
-    """A loss, of which the error, which begins with `what`, says if it is no 0-dim tensor."""
+    """The loss, if it is a 0-dim tensor; else raise the error, which begins with `what`."""
     if not isinstance(value, Tensor) or value.ndim:
         got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.60}"
         raise error(

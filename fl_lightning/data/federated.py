@@ -259,7 +259,7 @@ class FederatedData:
         Args:
             dataset: One split, a `datasets.Dataset`.
             clients: The column of owners, or what else `FederatedData` takes.
-            columns: The columns of a row; by default those of its format but the owners.
+            columns: The columns of a row; by default all that its format shows, without the owners.
             tokens: A tokenizer of `transformers`; `columns` are texts then.
             length: Tokens in a block.
             test: A fraction of each client's rows or blocks, or another split.

@@ -28,7 +28,7 @@ UNIMPLEMENTED = {"lightning.pytorch.core.hooks", "pytorch_lightning.core.hooks"}
 def hub_columns(
     dataset: Any, name: str, columns: Sequence[str] | None, owner: str | None = None
 ) -> list[str]:
-    """The columns of a row, by default those of its format but the owners.
+    """The columns of a row, by default all that its format shows, without the owners.
 
     Raises:
         UserError: If it is no data set of one split in Hugging Face's manner, it has a transform,

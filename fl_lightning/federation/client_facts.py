@@ -17,9 +17,10 @@ def client_facts(
     probabilities: Tensor | None,
     like: Tensor,
 ) -> dict[str, Sequence[Tensor]]:
-    """By the name of a fact, the values of the clients in a cohort (see `View`), like a tensor.
+    """By the name of a fact, the values of the clients in a cohort (see `View`).
 
-    `probabilities` are those of every client to take part in a round, where these differ.
+    Numbers get the dtype and the device of `like`. `probabilities` say how probably each client
+    takes part in a round, where that differs.
     """
     index = torch.tensor(cohort)
     steps = [clients.num_steps(client) for client in cohort]

@@ -41,8 +41,8 @@ from fl_lightning.federation.weights import aggregation_weights
 class LocalTraining:
     """The local training of a federation's clients, with the settings of a `Federation`.
 
-    The server gives model and method, the rehearsal the structure of messages. `probabilities` are
-    those of each client to take part in a round, where these differ.
+    The server gives model and method, the rehearsal the structure of messages. `probabilities` say
+    how probably each client takes part in a round, where that differs.
 
     Attributes:
         group_size: Number of clients that train in parallel; halved when they do not fit the

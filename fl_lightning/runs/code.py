@@ -10,9 +10,9 @@ OWN = "own"
 
 
 def copies(files: Iterable[Path]) -> dict[Path, Path]:
-    """User-defined files, and the modules beside them that they import, by those of their copies.
+    """User-defined files, and the modules beside them that they import, by the paths of the copies.
 
-    The copies' paths, in the folder of the run, are sorted.
+    The paths are relative to the run's folder, and sorted.
     """
     found = {
         copy_of(file).parent / part: file.parent / part for file in files for part in _parts(file)

@@ -100,8 +100,8 @@ class Run:
     def larger_is_better(self, score: str) -> bool | None:
         """Whether larger values of a score are better, as recorded; None if it is not recorded.
 
-        Those of clients, such as `rmse`, `clients/rmse` or `clients/rmse_worst10`, are as the
-        global model's.
+        The scores of clients, such as `rmse`, `clients/rmse` or `clients/rmse_worst10`, have the
+        direction of the global model's score.
         """
         name = score.removeprefix("clients/").removesuffix("_worst10")
         found = [self.scores[tag] for tag in (name, f"test/{name}") if tag in self.scores]

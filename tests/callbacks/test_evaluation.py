@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from fl_lightning import Algorithm, DeviceDataset
 from fl_lightning.callbacks import ClassAccuracy, Evaluation
-from fl_lightning.callbacks.scoring import FORWARD, forward_batch
+from fl_lightning.callbacks.scoring import FORWARD_LIMITS, forward_batch
 from fl_lightning.federation.mean_loss import MeanLoss
 from fl_lightning.lab.analysis import predict
 
@@ -30,7 +30,7 @@ def scores(fabric: Fabric) -> list[dict[str, float]]:
     run, found = federation(Algorithm(), fabric=fabric), list[dict[str, float]]()
     for count, batch_size in SIZES:
         found.append({})
-        with patch.dict(FORWARD, clear=True):
+        with patch.dict(FORWARD_LIMITS, clear=True):
             Evaluation(samples(count), batch_size=batch_size).on_round_end(run, found[-1])
     return found
 
@@ -84,7 +84,7 @@ def test_batches_of_a_sorted_test_set_mix_its_classes():
     run.prepare()
     network = run.load_global()
     network.register_forward_pre_hook(lambda _, inputs: batches.append({*inputs[0][:, 0].tolist()}))
-    with patch.dict(FORWARD, clear=True):
+    with patch.dict(FORWARD_LIMITS, clear=True):
         Evaluation(data, batch_size=20).measure(run)
         ClassAccuracy(data).measure(run)
     assert predict(network, data, batch_size=20).y.equal(y)

@@ -13,7 +13,7 @@ from problems import SIZES, classification, convolutional, everything, federatio
 
 from fl_lightning import Algorithm, ClientData, SequentialExecutor, StackedExecutor, algorithms
 from fl_lightning.callbacks import Evaluation, Personalization
-from fl_lightning.callbacks.scoring import FORWARD
+from fl_lightning.callbacks.scoring import FORWARD_LIMITS
 from fl_lightning.data import CropFlip
 from fl_lightning.terms import AdaptiveClipping, Quantize, TopK
 
@@ -63,7 +63,7 @@ def run(
     metrics = []
     for _ in range(ROUNDS):
         metrics.append(federated.train_round())
-        with patch.dict(FORWARD, clear=True):
+        with patch.dict(FORWARD_LIMITS, clear=True):
             evaluation.on_round_end(federated, metrics[-1])
     fabric.barrier()
     kept = {name: state.flatten().tolist() for name, state in everything(federated).items()}

@@ -31,7 +31,7 @@ Samples = Annotated[PositiveInt | None, Doc("Number of samples, drawn at random;
 class Subject:
     """A run with its trained model and its data, which are loaded when they are needed.
 
-    The model is that of the end, of the `best` round, or of the checkpoint of a `round`.
+    The model is the last one, the `best` one, or the one in the checkpoint of a `round`.
     """
 
     run: Run
