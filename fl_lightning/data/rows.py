@@ -132,6 +132,8 @@ def tensors(raw: Any, name: str) -> Any:
     else:
         if hasattr(raw, "to_numpy"):
             raw = raw.to_numpy()
+        if np.ma.is_masked(raw):
+            raise UserError(f"{name} has masked values: remove their rows, or fill in numbers")
         try:
             with warnings.catch_warnings():  # of a file mapped to read: nothing writes to rows
                 warnings.filterwarnings("ignore", "The given NumPy array is not writable")

@@ -97,6 +97,7 @@ class Federation:
         self.fabric, self.module = fabric, fabric.to_device(module)
         self.clients, self.sampler, self.rounds = clients, sampler, rounds
         self.seed, self.on_divergence = seed, on_divergence
+        sanity_checks.check_parameters(module)
         self.untrained = sanity_checks.freeze_others(module, algorithm.trains)
         self.layout = Layout(module)
         for term in algorithm.at(0, rounds).terms:

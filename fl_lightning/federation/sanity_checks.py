@@ -51,6 +51,16 @@ def freeze_others(module: nn.Module, trained: Part | None) -> list[str]:
     return others
 
 
+def check_parameters(module: nn.Module) -> None:
+    """Raise a ModelError if a parameter is not finite."""
+    for name, parameter in module.named_parameters():
+        if not parameter.isfinite().all():
+            raise ModelError(
+                f"the parameter {name!r} of {class_name(module)} is NaN or infinite before the "
+                "first round: initialize it, or load other weights"
+            )
+
+
 def check_personal_part(term: Term, layout: Layout) -> None:
     """Raise a UserError unless clients keep some parameters, and share others if a term sends."""
     own = [term.keeps is not None and layout.has(term.keeps, name) for name in layout.names]

@@ -213,6 +213,7 @@ NAN[[3, 5], 1] = torch.nan
         ((X, X[:, 0]), {"clients": partitions.dirichlet(clients=3)}, "dirichlet"),
         ((NAN, Y), {}, "column 1 of train[0] is NaN or infinite in 2 of 24 rows"),
         ({"x": X, "y": NAN[:, 1] / 0}, {}, "train['y']"),
+        ((np.ma.masked_greater(X.numpy(), 1), Y), {"clients": OWNERS}, "masked"),
         ({"x": X, "word": ["a"] * 24}, {}, "train['word']"),
         (Samples(lambda k: (X[k], "a")), {}, "train[1]"),
         (Samples(lambda k: X[0][: k % 3]), {}, "same shape"),

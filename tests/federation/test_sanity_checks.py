@@ -78,6 +78,12 @@ def lazy(classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.LazyLinear(classes))
 
 
+def damaged(classes: int) -> nn.Module:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+    nn.init.constant_(net[1].bias, torch.nan)  # type: ignore[arg-type]
+    return net
+
+
 def single(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return x.flatten(1)[:, 0], y
 
@@ -110,6 +116,7 @@ MODELS = {
         model(lambda out, train: out if train else out[7]),
         "1x8x8 in evaluation",
     ),
+    "damaged weights": (damaged, "'1.bias' of Sequential is NaN or infinite before"),
     "lazy": (lazy, "1.weight.*lazy"),
 }
 
