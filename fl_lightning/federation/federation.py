@@ -175,20 +175,24 @@ class Federation:
     def fit(self) -> None:
         """Run the remaining rounds, or until a rank asks to stop.
 
+        `module` is the global model afterwards, also after an error.
+
         Raises:
             DivergenceError: See `train_round`; or if every client of every round was skipped.
             RankLostError: If another rank ended.
         """
         self.prepare()
         self.should_stop = self.preempted = False
-        noted = adding_position(self.position, lambda: self._training)
-        with noted:
-            self.fabric.call("on_fit_start", federation=self)
-            while self.round < self.rounds and not self.should_stop:
-                self._run_round()
-            if self.finished:
-                self.fabric.call("on_fit_end", federation=self)
-            self.stop_requested = self.preempt_requested = False
+        try:
+            with adding_position(self.position, lambda: self._training):
+                self.fabric.call("on_fit_start", federation=self)
+                while self.round < self.rounds and not self.should_stop:
+                    self._run_round()
+                if self.finished:
+                    self.fabric.call("on_fit_end", federation=self)
+                self.stop_requested = self.preempt_requested = False
+        finally:
+            self.load_global()
         ended = self.cost.uplink and self.finished and self.round
         nobody = not (self.store.slot >= 0).any()
         if ended and self.on_divergence == "skip-client" and nobody:

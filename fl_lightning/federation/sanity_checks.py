@@ -140,8 +140,9 @@ def check_cohort(
         return
     each_once = numbers and cohort and sorted({*cohort}) == [*cohort]
     if not each_once or cohort[0] < 0 or cohort[-1] > last:
+        name = getattr(sampler, "__qualname__", sampler)
         raise UserError(
-            f"{position}: {sampler} gave the cohort {shorten(repr(cohort), 60)}: return a list of "
+            f"{position}: {name} gave the cohort {shorten(repr(cohort), 60)}: return a list of "
             f"at least one client of 0 to {last}, each once, ascending"
         )
 

@@ -179,10 +179,7 @@ class Session:
             settings = data.test, o.finetune_epochs, scores, o.finetune_lr
             monitor = scored[0].monitor if scored else ""
             hooks += [Personalization(*settings, own=tests, task=task, tag=monitor)]
-        try:
-            over = self._fit(progress)
-        finally:
-            federation.load_global()
+        over = self._fit(progress)
         if over and fabric.is_global_zero:
             task.export(run.path, federation.round)
             monitors, sent = [s.monitor for s in scored], federation.cost.uplink > 0

@@ -209,6 +209,11 @@ def test_impossible_client_data_is_refused(lists: list, options: dict, message: 
         ClientData(images(12), Partition.from_lists(lists), **options)
 
 
+def test_lists_in_the_place_of_a_partition_are_refused():
+    with pytest.raises(ValueError, match="partition is a list: give a Partition"):
+        ClientData(images(12), [[0, 1], [2]])  # type: ignore[arg-type]
+
+
 def test_samples_that_do_not_fit_the_device_stay_and_their_batches_are_copied(monkeypatch, capsys):
     data, to = images(), Tensor.to
 

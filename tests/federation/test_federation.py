@@ -35,6 +35,7 @@ from fl_lightning import (
     Algorithm,
     Federation,
     Term,
+    UserError,
     algorithms,
     by_size,
     uniform,
@@ -72,6 +73,14 @@ def test_the_constructor_runs_no_collective_opens_no_file_and_evaluates_no_model
 def one_round(algorithm: Algorithm, executor: Any) -> tuple[Federation, dict[str, float]]:
     run = federation(algorithm, module=classifier(norm=False, dropout=0.0), executor=executor)
     return run, run.train_round()
+
+
+def test_after_fit_the_module_is_the_global_model_also_after_an_error():
+    module = classifier(norm=False, dropout=0.0)
+    run = federation(Algorithm(), module=module, sampler=lambda *of: [[0, 2], [1, 3], []][of[2]])
+    with pytest.raises(UserError, match=r"round 3 of 3: .*<lambda> gave the cohort \[\]"):
+        run.fit()
+    assert parameters_to_vector(module.parameters()).equal(run.w)
 
 
 @EXECUTORS
