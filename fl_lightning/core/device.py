@@ -36,7 +36,7 @@ class Moment:
 
 def bytes_of(tensor: Tensor) -> memoryview:
     """The bytes of a tensor, also of bfloat16, which NumPy does not know; on a CPU its memory."""
-    return tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
 def on_gpu(tensor: Tensor) -> bool:

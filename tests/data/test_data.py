@@ -193,6 +193,8 @@ def test_the_digest_names_samples_labels_normalization_and_who_holds_what():
     assert digest() == digest(seed=1)
     half = torch.tensor([[0.0, 1.0], [2.0, 3.0]], dtype=torch.bfloat16)
     assert DeviceDataset(half, half).digest != DeviceDataset(half, half.flip(0)).digest
+    every_other = DeviceDataset(torch.zeros(4, 2)[::2], torch.arange(4)[::2])
+    assert every_other.digest == DeviceDataset(torch.zeros(2, 2), torch.tensor([0, 2])).digest
 
 
 @pytest.mark.parametrize(
