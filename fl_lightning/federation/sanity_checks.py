@@ -10,6 +10,7 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.guarded_term import check_declaration
 from fl_lightning.core.network import class_name
 from fl_lightning.core.term import Term
 from fl_lightning.core.vector import Layout, Part
@@ -49,6 +50,14 @@ def freeze_others(module: nn.Module, trained: Part | None) -> list[str]:
     for name in others:
         module.get_parameter(name).requires_grad_(False)
     return others
+
+
+def check_terms(algorithm: Algorithm, layout: Layout) -> None:
+    """Raise a UserError for a term that is declared wrongly, or that does not fit the model."""
+    for term in algorithm.terms:
+        check_declaration(term)
+        check_personal_part(term, layout)
+        check_lora(term, layout)
 
 
 def check_personal_part(term: Term, layout: Layout) -> None:
