@@ -180,9 +180,7 @@ def _read(name: str) -> TableFile:
     for column, options in columns.items():
         options["methods"] = _axis(options.get("methods"), f"columns.{column}.methods")
         for method in (method for method in options["methods"] if not _method(method)):
-            raise UserError(
-                f"columns.{column} has no method {method!r}{nearest(method, ALGORITHMS)}"
-            )
+            _check_known(method, ALGORITHMS, f"columns.{column} has no method")
     means = _mapping(found.get("means"), "means")
     table = TableFile(
         name,
@@ -203,8 +201,7 @@ def _read(name: str) -> TableFile:
     table.check()
     for mean, pattern in ((m, p) for m, patterns in table.means.items() for p in patterns):
         if not any(fnmatchcase(label, pattern) for label in table.column_labels):
-            near = nearest(pattern, table.column_labels)
-            raise UserError(f"means.{mean} has no column {pattern!r}{near}")
+            _check_known(pattern, table.column_labels, f"means.{mean} has no column")
     published = _mapping(found.get("published"), "published")
     if not published.keys() <= {*table.scores}:
         published = {table.scores[0]: published}
