@@ -18,7 +18,6 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import fl_lightning as fl
-from fl_lightning.callbacks import EarlyStopping
 
 X, Y = torch.randn(41, 5), torch.randn(41)
 COUNTS = torch.arange(41) % 3
@@ -176,10 +175,6 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ),
         ("torch.int32", "y.long()"),
     ),
-    "outputs": (
-        lambda: trainer().fit(nn.Linear(5, 2), fl.FederatedData((X, COUNTS), clients=owners())),
-        ("2 outputs", "3 outputs"),
-    ),
     "no tensor": (lambda: trainer(loss="mse").fit(Words(), numbers()), ("Words", "str")),
     "no parameters": (lambda: trainer(loss="mse").fit(nn.Identity(), numbers()), ("Identity",)),
     "frozen": (
@@ -198,14 +193,9 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),
     "callback": (lambda: trainer(callbacks=3), ("callbacks=[...]",)),
     "no logger": (lambda: trainer(loggers=["csv"]), ("'csv'", "CSVLogger")),
-    "no callback": (lambda: trainer(callbacks=[3]).fit(Lit(), data()), ("int", "on_round_end")),
     "of Lightning": (
         lambda: trainer(callbacks=[OfLightning("loss")]).fit(Lit(), data()),
         ("EarlyStopping", "fl_lightning.callbacks"),
-    ),
-    "no validation": (
-        lambda: trainer(callbacks=[EarlyStopping()]).fit(Lit(), data()),
-        ("val/loss", "validation"),
     ),
     "BatchNorm": (
         lambda: trainer(batch_size=1).fit(Lit(), data()),

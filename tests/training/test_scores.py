@@ -65,18 +65,6 @@ def test_the_first_metric_chooses_the_best_model(
     assert f"best:    {best(scores):.4g} in round {place}" in capsys.readouterr().out
 
 
-def test_scores_of_a_task_without_classes_are_those_of_torch() -> None:
-    given, module = regression(test=0.3), nn.Linear(1, 1).double()
-    fit = trainer(loss="mse", metrics=["rmse", "r2"])
-    fit.fit(module, given)
-    x, y = given.test
-    error = (module(x)[:, 0] - y).square().mean().item()
-    last = fit.history.iloc[-1]
-    assert last["test/loss"] == pytest.approx(error)
-    assert last["test/rmse"] == pytest.approx(error**0.5)
-    assert last["test/r2"] == pytest.approx(1 - error / y.var(correction=0).item())
-
-
 class Epochs(Lit):
     """Logs the round in training and in validation."""
 
