@@ -176,7 +176,8 @@ class Federation:
         """
         self.prepare()
         self.should_stop = self.preempted = False
-        with adding_position(self.position, lambda: self._training):
+        noted = adding_position(self.position, lambda: self._training)
+        with noted:
             self.fabric.call("on_fit_start", federation=self)
             while self.round < self.rounds and not self.should_stop:
                 self._run_round()

@@ -52,14 +52,6 @@ def freeze_others(module: nn.Module, trained: Part | None) -> list[str]:
     return others
 
 
-def check_terms(algorithm: Algorithm, layout: Layout) -> None:
-    """Raise a UserError for a term that is declared wrongly, or that does not fit the model."""
-    for term in algorithm.terms:
-        check_declaration(term)
-        check_personal_part(term, layout)
-        check_lora(term, layout)
-
-
 def check_personal_part(term: Term, layout: Layout) -> None:
     """Raise a UserError unless clients keep some parameters, and share others if a term sends."""
     own = [term.keeps is not None and layout.has(term.keeps, name) for name in layout.names]
@@ -82,6 +74,14 @@ def check_lora(term: Term, layout: Layout) -> None:
             f"{type(term).__name__} averages LoRA layers, and the model {lacks}: choose one with "
             "peft's, such as --model huggingface --model.lora_rank 8"
         )
+
+
+def check_terms(algorithm: Algorithm, layout: Layout) -> None:
+    """Raise a UserError for a term that is declared wrongly, or that does not fit the model."""
+    for term in algorithm.terms:
+        check_declaration(term)
+        check_personal_part(term, layout)
+        check_lora(term, layout)
 
 
 def check_settings(fabric: Fabric, clients: ClientData, on_divergence: str) -> None:

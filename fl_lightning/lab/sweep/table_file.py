@@ -201,7 +201,8 @@ def _read(name: str) -> TableFile:
     table.check()
     for mean, pattern in ((m, p) for m, patterns in table.means.items() for p in patterns):
         if not any(fnmatchcase(label, pattern) for label in table.column_labels):
-            _check_known(pattern, table.column_labels, f"means.{mean} has no column")
+            near = nearest(pattern, table.column_labels)
+            raise UserError(f"means.{mean} has no column {pattern!r}{near}")
     published = _mapping(found.get("published"), "published")
     if not published.keys() <= {*table.scores}:
         published = {table.scores[0]: published}
