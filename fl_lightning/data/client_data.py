@@ -184,11 +184,6 @@ class ClientData:
             self.dataset.labels, self.dataset.num_classes
         )
 
-    def label_counts(self, client: int) -> Tensor:
-        """The row of `class_counts` of this client, without counting the others."""
-        labels = self.dataset.labels[self.partition[client]]
-        return labels.bincount(minlength=self.dataset.num_classes)
-
     @cached_property
     def class_counts(self) -> Tensor:
         """(num_clients, num_classes) int64 on the CPU: samples of each class per client."""

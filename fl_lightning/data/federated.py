@@ -5,19 +5,18 @@ from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
-import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.randomness import derived_seed
 from fl_lightning.data.hub import class_names, hub_columns, module_rows, read_hub
-from fl_lightning.data.owners import partition_of
+from fl_lightning.data.owners import owners_in, partition_of
 from fl_lightning.data.partition import Partition
 from fl_lightning.data.rows import Rows, at, check_alike, checked_rows, raw_rows, tensors
 from fl_lightning.data.tables import read_table, standardize_columns
 from fl_lightning.data.targets import check_classes, divided, labels_of
 from fl_lightning.data.validation import hold_out_of_clients, owners_of_held
-from fl_lightning.errors import UserError, nearest
+from fl_lightning.errors import UserError
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -83,11 +82,7 @@ class FederatedData:
         self.unit = 0.0, 1.0
         column = clients if isinstance(clients, str) else None
         raw = raw_rows(train, "train", owner=column)
-        if column is not None:
-            if not isinstance(raw, dict) or column not in raw:
-                known = nearest(column, raw) if isinstance(raw, dict) else ", as rows have no names"
-                raise UserError(f"clients: train has no column {column!r}{known}")
-            clients = raw.pop(column)
+        clients = clients if column is None else owners_in(raw, column)
         self.train: Rows = tensors(raw, "train")
         total = checked_rows(self.train, "train")
         if target is not None:
@@ -224,9 +219,7 @@ class FederatedData:
         parts = _read_parts(test, validation, read)
         owners = clients if owner is None else made.owners
         data = cls((made.x, made.y), clients=owners, classes=made.classes, seed=seed, **parts)
-        trained = torch.zeros(len(made.x), dtype=torch.bool)
-        trained[data.partition.indices] = True
-        every = data.train, data.test, data.validation
+        trained, every = data.partition.indices, (data.train, data.test, data.validation)
         used = [rows for rows in every if isinstance(rows, tuple)]
         if standardize:
             standardize_columns([x for x, _ in used], trained)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fl_lightning.data.partition import Partition
 from fl_lightning.data.partitions import Scheme
-from fl_lightning.errors import UserError
+from fl_lightning.errors import UserError, nearest
 
 FORMS = (
     "give the name of a column, one owner for each row, a list of positions for each client, a "
@@ -41,6 +41,18 @@ def partition_of(
         raise UserError(f"clients holds row {end - 1}, but there are {rows:,} rows: count from 0")
     partition.check_none_is_empty("rows", "leave them out, or use fewer clients")
     return partition, tuple(map(str, names or range(len(partition))))
+
+
+def owners_in(raw: Any, column: str) -> Any:
+    """The column of owners, which is taken out of the raw rows.
+
+    Raises:
+        UserError: If there is none of this name.
+    """
+    if not isinstance(raw, dict) or column not in raw:
+        known = nearest(column, raw) if isinstance(raw, dict) else ", as rows have no names"
+        raise UserError(f"clients: train has no column {column!r}{known}")
+    return raw.pop(column)
 
 
 def _by_scheme(scheme: Any, rows: int, labels: Tensor | None, seed: int) -> Partition:

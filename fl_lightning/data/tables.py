@@ -76,17 +76,19 @@ def read_table(
     return Table(x, y, _numbered(_joined(owners)) if owners else None, names, found)
 
 
-def standardize_columns(parts: Sequence[Tensor], trained: Tensor) -> tuple[Tensor, Tensor]:
+def standardize_columns(parts: Sequence[Tensor], index: Tensor) -> tuple[Tensor, Tensor]:
     """Shift and scale columns in place so that those of the trained rows have mean 0 and std 1.
 
     Args:
         parts: (n, columns) float32; the first holds the training rows.
-        trained: (n,) bool, the rows of the first part to take mean and standard deviation of.
+        index: (m,) int64, the rows of the first part to take mean and standard deviation of.
 
     Returns:
         The mean and the standard deviation that the columns had, (columns,) float64.
     """
     x = parts[0]
+    trained = torch.zeros(len(x), dtype=torch.bool)
+    trained[index] = True
     origin = blocks(x)[0].mean(0)  # far from 0 sums of squares and float32 would lose digits
     total, square = torch.zeros(2, x.shape[1], dtype=torch.float64)
     for block, used in zip(blocks(x), trained.split(len(blocks(x)[0])), strict=True):

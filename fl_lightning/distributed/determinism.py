@@ -1,13 +1,18 @@
-"""PyTorch's switches for arithmetic that gives the same bits every time."""
+"""What gives the same bits every time: PyTorch's switches, and one fit at a time."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import RLock
 from typing import Any
 
 import torch
 import torch.utils.deterministic
 from torch.backends import cudnn
+
+from fl_lightning.errors import UserError
+
+_fitting = RLock()
 
 
 @contextmanager
@@ -33,3 +38,14 @@ def deterministic_algorithms(wanted: bool = True) -> Iterator[None]:
         torch.use_deterministic_algorithms(algorithms)
         for switch, value in zip(switches, before, strict=True):
             setattr(*switch, value)
+
+
+@contextmanager
+def in_one_thread() -> Iterator[None]:
+    """Refuse a fit while another thread fits: they would draw each other's dropout."""
+    if not _fitting.acquire(blocking=False):
+        raise UserError("another thread is fitting: fit one after another, or in other processes")
+    try:
+        yield
+    finally:
+        _fitting.release()

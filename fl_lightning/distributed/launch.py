@@ -24,6 +24,9 @@ from fl_lightning.distributed.malloc import keep_freed_memory
 from fl_lightning.distributed.signals import FIRST_RANK, ctrl_c_kills
 from fl_lightning.errors import UserError
 
+_asked = list[tuple[str, int]]()
+"""The devices and machines that `launch_again` was asked for."""
+
 
 def launch_fabric(launch: LaunchOptions, **fabric_options: Any) -> Fabric:
     """Start the ranks, as Fabric does, with an equal part of the cores as threads.
@@ -81,6 +84,22 @@ def launch_fabric(launch: LaunchOptions, **fabric_options: Any) -> Fabric:
         sharing = _ranks_on_these_cores() or ranks or fabric.world_size // launch.num_nodes
         torch.set_num_threads(min(most, max(1, available_cores() // sharing)))
     return fabric
+
+
+def launch_again(launch: LaunchOptions, **fabric_options: Any) -> Fabric:
+    """Launch as `launch_fabric` in a program that may do so several times.
+
+    Raises:
+        UserError: If the first time was of another number of ranks: a further rank would run the
+            program from its top, with what it did before.
+    """
+    _asked.append((launch.devices, launch.num_nodes))
+    if (first := _asked[0]) != _asked[-1]:
+        raise UserError(
+            f"the first fit of a program decides the number of ranks: give devices={first[0]} "
+            f"and num_nodes={first[1]} as there, or fit in another program"
+        )
+    return launch_fabric(launch, **fabric_options)
 
 
 def available_cores() -> int:

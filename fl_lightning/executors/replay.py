@@ -139,10 +139,7 @@ class ReplayedStep:
     def _first(self, batch: tuple[Any, Any], size: int) -> None:
         """A step that refuses what no graph can repeat."""
         device, compiled = self._lrs.device, size == self._compiled
-        with (
-            refused_draws("this model, its loss or a term", device),
-            refused_waits(device, compiled),
-        ):
+        with refused_draws(device), refused_waits(device, compiled):
             self._advance(batch, size)
 
     def _advance(self, batch: tuple[Any, Any], size: int) -> None:

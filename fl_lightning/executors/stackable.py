@@ -93,12 +93,12 @@ def try_in_parallel(executor: Executor, x: Any, batched: bool) -> None:
 
 
 @contextmanager
-def refused_draws(named: str, device: torch.device) -> Iterator[None]:
+def refused_draws(device: torch.device) -> Iterator[None]:
     """Raise a ModelError after a step that moved a global generator."""
     before = _generators(device)
     yield
     if _generators(device) != before:
-        raise _draws(named)
+        raise _draws("this model, its loss or a term")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from fl_lightning.core.device import to_device_async
 from fl_lightning.errors import TermError
 from fl_lightning.executors import ClientResult
 from fl_lightning.executors.executor import Buffers
-from fl_lightning.federation.divergence import extremes
+from fl_lightning.federation.divergence import OnDivergence, extremes
 from fl_lightning.federation.exact_sum import PlainSum
 
 COLUMNS = "loss", "weight", "squared", "bits", "counts", "diverged"
@@ -36,14 +36,15 @@ class RoundStatus:
         stop: Whether any rank asks to end the run after this round.
         preempted: Whether any rank asks so for a run that is to be resumed.
         diverged: By position in the cohort, the part that is not finite (see `client_diverged`).
-        empty: Whether no weight is left to average with, unless terms have assigned it.
+        counts: Whether the round counts: a client that stops the run has not diverged, and of a
+            cohort with clients a weight is left to average with, unless terms have assigned it.
         bits: The size of what the cohort sent, without messages and buffers.
     """
 
     stop: bool
     preempted: bool
     diverged: dict[int, int]
-    empty: bool
+    counts: bool
     bits: float
 
 
@@ -63,7 +64,7 @@ class RoundSums:
         buffers: The buffers that clients receive.
         cohort: Number of clients, on all ranks.
         sum_type: How progress, messages and buffers are added up.
-        skip_diverged: Leave out results that are not finite.
+        on_divergence: What to do with results that are not finite (see `Federation`).
         starts_elsewhere: Whether clients start elsewhere than at w^t.
         logs: Number of scalars that terms log.
         own_weights: Whether terms assign weights, which then are not 1 on average.
@@ -76,7 +77,7 @@ class RoundSums:
         buffers: Buffers,
         cohort: int,
         sum_type: type[PlainSum] = PlainSum,
-        skip_diverged: bool = False,
+        on_divergence: OnDivergence = "stop",
         starts_elsewhere: bool = False,
         logs: int = 0,
         own_weights: bool = False,
@@ -86,7 +87,8 @@ class RoundSums:
         self._vectors, self._last = 1 + starts_elsewhere, 1 + starts_elsewhere + len(leaves)
         self._received, changes = buffers, [_change(b, b) for b in buffers.values()]
         self._like = [*[w] * self._vectors, *leaves, *changes]
-        self._cohort, self._skip_diverged = cohort, skip_diverged
+        self._cohort, self._skips = cohort, on_divergence == "skip-client"
+        self._stops = on_divergence == "stop"
         self._weighted = [True] * self._vectors + [False] * len(leaves) + [True] * len(buffers)
         self._sum = sum_type(w.dtype, cohort)
         self._sizes = [t.numel() for t in self._like]
@@ -142,7 +144,7 @@ class RoundSums:
         squared = moved.dot(moved)  # overflows where the model's length would
         numbers = [result.loss, squared, result.sent.bits, *least, *most, *logs]
         self._pending.append((position, weight, numbers))
-        if self._skip_diverged:
+        if self._skips:
             good = self.is_finite(position)
             tensors = [torch.where(good, t, 0) for t in tensors]
         if isinstance(weight, Tensor):  # as finite as the row
@@ -183,7 +185,7 @@ class RoundSums:
             first = torch.minimum(first, torch.where(below, self._parts, part).amin(1))
         diverged = (first + 1) % (self._parts + 1)
         table = torch.stack([loss, weight, squared, bits, one, diverged.to(w)], 1)
-        if self._skip_diverged:
+        if self._skips:
             table[:, :-1] = torch.where(diverged[:, None] == 0, table[:, :-1], 0)
         self._table.index_copy_(0, index, table.to(self._table))
         self._logs.index_copy_(0, index, numbers[:, 3 + 2 * checks :].to(self._logs))
@@ -223,8 +225,9 @@ class RoundSums:
         found = {k: round(part) - 1 for k, part in enumerate(of["diverged"]) if part}
         weight = sum(of["weight"])
         averages = weight > 0 or (weight == 0 and self._own_weights)  # terms may weigh all by 0
-        empty = not (sum(of["counts"]) > 0 and averages)
-        status = RoundStatus(stop > 0, preempted > 0, found, empty, sum(of["bits"]))
+        trained = not self._cohort or (sum(of["counts"]) > 0 and averages)
+        counts = trained and not (self._stops and found)
+        status = RoundStatus(stop > 0, preempted > 0, found, counts, sum(of["bits"]))
         return status, table[len(table) - len(more) :]
 
     def logged(self) -> list[Tensor]:

@@ -8,7 +8,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
 
 import torch
 from lightning.fabric import Fabric
@@ -163,12 +162,11 @@ class ClientStore:
 
     def _save(self, slot: Tensor, client: int, row: Row) -> None:
         """Begin to write a row to its file."""
-        copied = None
-        if self._gpu:
+        if self._gpu:  # the thread first waits until the row is copied
             stream = torch.cuda.current_stream(self._gpu)
             copied = stream.record_event(torch.cuda.Event(blocking=True))
-        write = self._thread.submit(_write, self._files, int(slot), client, row, copied)
-        self._writes.append(write)
+            self._thread.submit(copied.synchronize)
+        self._writes.append(self._thread.submit(self._files.write, int(slot), client, row))
 
     def wait_for_writes(self, but: int = 0) -> None:
         """Wait until rows, `but` for the latest, are in their files for every rank to read.
@@ -276,12 +274,6 @@ class ClientStore:
         if not in_use:
             self.retained = dict(retained)
             self._last_number = max((number for number, _ in retained.values()), default=0)
-
-
-def _write(files: RowFiles, slot: int, client: int, row: Row, copied: Any) -> None:
-    if copied is not None:
-        copied.synchronize()
-    files.write(slot, client, row)
 
 
 def open_store(

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.device import Moment
-from fl_lightning.core.guarded_term import check_declaration
 from fl_lightning.core.losses import TaskLoss, cross_entropy
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
@@ -100,10 +99,7 @@ class Federation:
         sanity_checks.check_parameters(module)
         self.untrained = sanity_checks.freeze_others(module, algorithm.trains)
         self.layout = Layout(module)
-        for term in algorithm.at(0, rounds).terms:
-            check_declaration(term)
-            sanity_checks.check_personal_part(term, self.layout)
-            sanity_checks.check_lora(term, self.layout)
+        sanity_checks.check_terms(algorithm.at(0, rounds), self.layout)
         sanity_checks.check_optimizers(algorithm, self.layout.read(module))
         self.new_executor = partial(executor, loss=loss, autocast=fabric.autocast)
         trainer = self.new_executor(module, self.layout)
@@ -119,7 +115,7 @@ class Federation:
             clients,
             trainer,
             rehearsal,
-            skip_diverged=on_divergence == "skip-client",
+            on_divergence=on_divergence,
             deterministic=deterministic,
             diagnostics=diagnostics,
             probabilities=getattr(sampler, "probabilities", None),
@@ -233,7 +229,7 @@ class Federation:
                 has not moved if it was a client.
         """
         self.prepare()
-        device, server = self.w.device, self.server
+        device = self.w.device
         started, self._training = Moment(device), True
         cohort = self.sampler(self.clients.num_clients, self.seed, self.round)
         sanity_checks.check_cohort(cohort, self.clients, self.sampler, self.position())
@@ -249,12 +245,12 @@ class Federation:
         self.should_stop, self.preempted = status.stop, status.preempted
         scalars |= {
             "local/lr": self.local_training.rates.of_round(self.round),
-            "comm/uplink_mb": self._uplink(len(cohort), status.bits),
-            "comm/downlink_mb": server.megabytes(self.cost.downlink) * len(cohort),
+            **self.server.traffic(self.local_training.rehearsal, len(cohort), status.bits),
             "time/train_s": trained - started,
             "time/aggregate_s": Moment(device) - trained,
         }
-        server.round, self._training = server.round + 1, False
+        self.server.round += 1
+        self._training = False
         return scalars
 
     def _server_step(
@@ -264,35 +260,23 @@ class Federation:
 
         The device is waited for once; twice under "skip-client", whose step takes a number of it.
         """
-        stops, skips = (self.on_divergence == mode for mode in ("stop", "skip-client"))
+        goes_on, skips = (self.on_divergence == mode for mode in ("continue", "skip-client"))
         if skips:
             skipped = len(sums.read()[0].diverged)
             facts["participation"] = (len(cohort) - skipped) / self.clients.num_clients
-
-        def counts(status: RoundStatus) -> bool:
-            return not (stops and status.diverged) and not (status.empty and cohort)
-
         tags = self.local_training.logs.tags
-        status, scalars, finite = self.server.finish_round(sums, facts, tags, counts)
-        found = status.diverged if stops or skips else {}
-        lost = {cohort[k]: part for k, part in found.items()}
-        if lost and stops:
+        status, scalars, finite = self.server.finish_round(sums, facts, tags)
+        lost = {} if goes_on else {cohort[k]: part for k, part in status.diverged.items()}
+        if lost and not skips:
             raise divergence.client_diverged(lost, *self._place())
-        if (stops or skips) and not all(finite):
+        if not (goes_on or all(finite)):
             raise divergence.server_diverged(finite.index(False), *self._place())
         self.skipped = frozenset(lost)
-        if counts(status):
+        if status.counts:
             self.store.commit([client for client in cohort if client not in lost])
         else:
             scalars = {"train/loss": nan, **dict.fromkeys(DISTANCES, 0.0)}
         return status, scalars | ({"client/skipped": float(len(lost))} if skips else {})
-
-    def _uplink(self, cohort: int, bits: float) -> float:
-        """Megabytes that a cohort has sent; `bits` is the size of its updates."""
-        cost, counted = self.cost, "bits" in self.local_training.rehearsal.assigned
-        if not counted or cost.uplink == cost.messages:
-            return self.server.megabytes(cost.uplink) * cohort
-        return bits / 8e6 + self.server.megabytes(cost.messages) * cohort
 
     def _place(self) -> tuple[Any, ...]:
         """The round, terms and settings, for messages about divergence."""

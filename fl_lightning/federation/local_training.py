@@ -29,7 +29,7 @@ from fl_lightning.federation.aggregation import RoundSums
 from fl_lightning.federation.assignment import assign_groups
 from fl_lightning.federation.client_facts import client_facts
 from fl_lightning.federation.client_store import open_store
-from fl_lightning.federation.divergence import finite, watched
+from fl_lightning.federation.divergence import OnDivergence, finite, watched
 from fl_lightning.federation.exact_sum import ExactSum, PlainSum
 from fl_lightning.federation.rates import LocalRates
 from fl_lightning.federation.sanity_checks import check_checkpoint, single_sample
@@ -60,14 +60,14 @@ class LocalTraining:
         clients: ClientData,
         executor: Executor,
         rehearsal: Rehearsal,
-        skip_diverged: bool,
+        on_divergence: OnDivergence,
         deterministic: bool,
         diagnostics: bool,
         probabilities: Tensor | None,
     ):
         self.fabric, self.server, self.clients = fabric, server, clients
         self.executor, self.rehearsal = executor, rehearsal
-        self.skip_diverged, self.deterministic = skip_diverged, deterministic
+        self.on_divergence, self.deterministic = on_divergence, deterministic
         self.probabilities, self.group_size = probabilities, executor.width
         self.logs = TermLogs(self.algorithm.terms, diagnostics)
         self.sum_type = ExactSum if deterministic else PlainSum
@@ -106,7 +106,7 @@ class LocalTraining:
             self.server.shared_buffers,
             len(cohort),
             self.sum_type,
-            self.skip_diverged,
+            self.on_divergence,
             self.rehearsal.starts_elsewhere,
             len(self.logs.tags),
             own_weights,
@@ -128,7 +128,7 @@ class LocalTraining:
             states = watched(self._initially_finite, result.states)
             sums.add(result, weight, k, states, self.logs.means(result.states))
             row = [*result.states, self._own(result.buffers)]
-            if self.skip_diverged:
+            if self.on_divergence == "skip-client":
                 row = _kept([*visit.states, visit.buffers], row, sums.is_finite(k))
             self.store.write(visit.client, row)
             finished(client=visit.client, result=result)

@@ -10,6 +10,7 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.guarded_term import check_declaration
 from fl_lightning.core.network import class_name
 from fl_lightning.core.term import Term
 from fl_lightning.core.vector import Layout, Part
@@ -83,6 +84,14 @@ def check_lora(term: Term, layout: Layout) -> None:
             f"{type(term).__name__} averages LoRA layers, and the model {lacks}: choose one with "
             "peft's, such as --model huggingface --model.lora_rank 8"
         )
+
+
+def check_terms(algorithm: Algorithm, layout: Layout) -> None:
+    """Raise a UserError for a term that is declared wrongly, or that does not fit the model."""
+    for term in algorithm.terms:
+        check_declaration(term)
+        check_personal_part(term, layout)
+        check_lora(term, layout)
 
 
 def check_settings(fabric: Fabric, clients: ClientData, on_divergence: str) -> None:

@@ -1,6 +1,6 @@
 """The server: the global model, its states and its optimizer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -127,11 +127,7 @@ class Server:
         return self.w.detach() - facts["anchor"], [moved, *stayed], moves
 
     def finish_round(
-        self,
-        sums: RoundSums,
-        facts: Facts,
-        logged: Sequence[str],
-        counts: Callable[[RoundStatus], bool],
+        self, sums: RoundSums, facts: Facts, logged: Sequence[str]
     ) -> tuple[RoundStatus, dict[str, float], list[float]]:
         """Step with the means of a round, and read its numbers, all at once and after the step.
 
@@ -139,11 +135,11 @@ class Server:
             sums: The complete sums.
             facts: The facts of the round.
             logged: The tags of what terms log.
-            counts: Whether a round of this status counts. If not, nothing has moved afterwards.
 
         Returns:
             What the ranks agree on; the scalars of the round, and whether each part stayed finite
-            (see `step`, and the move), both empty if the round does not count.
+            (see `step`, and the move). If the round does not count both are empty, and nothing has
+            moved.
         """
         before = self.states, deepcopy(self.optimizer.state_dict())
         (progress, moved), messages, buffers, (loss, squared) = sums.means()
@@ -151,7 +147,7 @@ class Server:
             move, flags, moves = self.step(progress, messages, facts)
         except Exception:
             status, _ = sums.read()
-            if counts(status):
+            if status.counts:
                 raise
             return status, {}, []  # a term refused numbers that are not finite
         distances = sums.distances(moved, squared, move)
@@ -159,7 +155,7 @@ class Server:
         tags = "train/loss", *DISTANCES, *logged
         status, numbers = sums.read([loss, *distances, *sums.logged(), *finite])
         with torch.no_grad():
-            if not counts(status):
+            if not status.counts:
                 self.w.copy_(facts["anchor"])
                 self.states, optimizer = before
                 self.optimizer.load_state_dict(optimizer)
@@ -170,10 +166,20 @@ class Server:
         self.buffers = {**self.buffers, **buffers}
         return status, dict(zip(tags, numbers, strict=False)), numbers[len(tags) :]
 
-    def megabytes(self, numbers: int) -> float:
-        """The size of numbers of the model's dtype, and of the buffers that are averaged."""
+    def traffic(self, rehearsal: Rehearsal, cohort: int, bits: float) -> dict[str, float]:
+        """Megabytes that a cohort has sent and received, with the buffers that are averaged.
+
+        `bits` is the size of its updates, which counts if terms have assigned it.
+        """
         buffers = sum(b.numel() * b.element_size() for b in self.shared_buffers.values())
-        return (numbers * self.w.element_size() + buffers) / 1e6
+
+        def megabytes(numbers: int) -> float:
+            return (numbers * self.w.element_size() + buffers) / 1e6 * cohort
+
+        cost = rehearsal.cost
+        counted = "bits" in rehearsal.assigned and cost.uplink != cost.messages
+        up = bits / 8e6 + megabytes(cost.messages) if counted else megabytes(cost.uplink)
+        return {"comm/uplink_mb": up, "comm/downlink_mb": megabytes(cost.downlink)}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that `load_state_dict` needs, as plain tensors and numbers.

@@ -14,6 +14,7 @@ from torch import Tensor
 from fl_lightning.core.constraints import PositiveInt
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import Term, View
+from fl_lightning.terms.sending import count_sent
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class AlternateRounds(Term):
 
     def send(self, delta: Tensor, v: View) -> Tensor:
         active = self._active(delta, v)
-        _keep(active.sum(), v)
+        count_sent(active.sum(), v)
         return active * delta
 
 
@@ -128,7 +129,7 @@ class UnequalRanks(Term):
         return oracle(w) * self._own(w, v)  # terms such as LESAM add to zeros
 
     def send(self, delta: Tensor, v: View) -> Tensor:
-        _keep(self._own(delta, v).sum(), v)
+        count_sent(self._own(delta, v).sum(), v)
         if self.by_norm:
             named = v.layout.named(v.origin + delta)
             norms = [layer.product(named).norm() for layer in v.layout.lora]
@@ -140,8 +141,3 @@ class UnequalRanks(Term):
 
     def update(self, delta: Tensor, mean: Sequence[Tensor], v: View) -> Tensor:
         return delta + mean[0] / mean[1]
-
-
-def _keep(count: Tensor, v: View) -> None:
-    """Count so many numbers as sent."""
-    v.bits, v.numbers = v.bits * count / v.numbers.clamp(min=1), count

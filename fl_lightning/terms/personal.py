@@ -11,6 +11,7 @@ from fl_lightning.core.constraints import NonNegativeFloat, UnitInterval
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import Initializer, OfLayout, Term, View, initial, scalar
 from fl_lightning.core.vector import Layout, Part
+from fl_lightning.terms.sending import count_sent
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,7 @@ class Personal(Term):
     def send(self, delta: Tensor, v: View) -> Tensor:
         kept = v.layout.take(self.part, delta)
         v.w_i = v.layout.take(self.part, v.origin) + kept
-        sent = v.numbers - kept.numel()
-        v.bits, v.numbers = v.bits * sent / v.numbers.clamp(min=1), sent
+        count_sent(v.numbers - kept.numel(), v)
         return v.layout.put(self.part, delta, kept.new_zeros(kept.shape))
 
     def personal(self, w: Tensor, v: View) -> Tensor:

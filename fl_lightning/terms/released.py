@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from fl_lightning.core.constraints import NonNegativeFloat
@@ -172,8 +171,7 @@ class ReleasedLastRound(LastRound):
 def by_first_coordinates(f: Tensor, v: View, eps: float) -> Tensor:
     """A constant for each tensor: f's k-th coordinate, over the sum of these, for the k-th one."""
     first = f[: len(v.layout.sizes)]
-    shifts = zip(first / (first.abs().sum() + eps), v.layout.sizes, strict=True)
-    return torch.cat([x.expand(n) for x, n in shifts])
+    return v.layout.spread(first / (first.abs().sum() + eps))
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,8 @@ class TopK(Term):
         sent = p * (size >= least)
         v.e_i = p - sent
         count = (sent != 0).sum().to(v.bits)
-        v.bits = v.bits * count / v.numbers.clamp(min=1) + count * ceil(log2(d))
-        v.numbers = count
+        count_sent(count, v)
+        v.bits = v.bits + count * ceil(log2(d))
         return sent
 
 
@@ -104,6 +104,11 @@ class Sign(Term):
         v.e_i = p - sent
         v.bits = _rounded(v, 1, delta)
         return sent
+
+
+def count_sent(count: Tensor, v: View) -> None:
+    """Count so many numbers as sent, each of as many bits as before."""
+    v.bits, v.numbers = v.bits * count / v.numbers.clamp(min=1), count
 
 
 def _rounded(v: View, bits: int, like: Tensor) -> Tensor:

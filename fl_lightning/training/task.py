@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.nn.functional import pad
 from torch.utils._pytree import tree_map
@@ -148,6 +149,25 @@ class Task:
         own = {"accuracy": right.double().mean().item()} if data.classes else {}
         found = own | {"loss": (total / seen).item()} | results(metrics)
         return {f"{NAMES[part]}/{name}": value for name, value in found.items()}
+
+    def scores_of_groups(
+        self, fabric: Fabric, data: FederatedData, part: str, groups: Sequence[Tensor | None]
+    ) -> list[Metrics]:
+        """The `scores` on groups of rows of a part, on Fabric's device; None is all rows.
+
+        The module is afterwards where and as it was.
+        """
+        training = [module for module in self.module.modules() if module.training]
+        home = next(self.module.parameters()).device
+        dataset = self.dataset(data, part).to(fabric.device)
+        with self.attached():
+            self.module.to(fabric.device)
+            try:
+                return [self.scores(dataset, part, rows, fabric.autocast) for rows in groups]
+            finally:
+                self.module.to(home)
+                for module in training:
+                    module.training = True
 
     def export(self, folder: Path, rounds: int) -> None:
         """Write further files of the trained module."""

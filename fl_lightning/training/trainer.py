@@ -1,10 +1,8 @@
 """FederatedTrainer: a module and data with clients in, a trained module and a run out."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightning.fabric import Fabric
@@ -15,8 +13,8 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.losses import TaskLoss
 from fl_lightning.data import CropFlip
 from fl_lightning.data.federated import FederatedData
-from fl_lightning.distributed.launch import launch_fabric
-from fl_lightning.distributed.launch_options import LaunchOptions
+from fl_lightning.distributed.determinism import in_one_thread
+from fl_lightning.distributed.launch import launch_again
 from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Metrics
 from fl_lightning.federation.server import copy_of
@@ -34,23 +32,6 @@ from fl_lightning.training.words import as_arguments, speaking_of_arguments
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-
-_launches = list[LaunchOptions]()
-"""What the launches of this program were asked for."""
-
-_fitting = RLock()
-
-
-@contextmanager
-def _in_one_thread() -> Iterator[None]:
-    """Refuse a fit while another thread fits: they would draw each other's dropout."""
-    if not _fitting.acquire(blocking=False):
-        raise UserError("another thread is fitting: fit one after another, or in other processes")
-    try:
-        yield
-    finally:
-        _fitting.release()
 
 
 class FederatedTrainer:
@@ -127,7 +108,7 @@ class FederatedTrainer:
         return self.run.metrics.reset_index()
 
     @speaking_of_arguments()
-    @_in_one_thread()
+    @in_one_thread()
     def fit(
         self,
         module: nn.Module,
@@ -163,7 +144,7 @@ class FederatedTrainer:
         return self.run
 
     @speaking_of_arguments()
-    @_in_one_thread()
+    @in_one_thread()
     def fit_many(
         self,
         module: nn.Module,
@@ -309,28 +290,8 @@ class FederatedTrainer:
         if data is None:
             raise UserError("there are no data to score on: give data=")
         task = task_of(module, self.loss, self.metrics, self.options.batch_size, self._given)
-        fabric = self._fabric or self._launched()
-        training = [inner for inner in module.modules() if inner.training]
-        home = next(module.parameters()).device
-        dataset = task.dataset(data, part).to(fabric.device)
-        with task.attached():
-            module.to(fabric.device)
-            try:
-                return [task.scores(dataset, part, rows, fabric.autocast) for rows in groups]
-            finally:
-                module.to(home)
-                for trained in training:
-                    trained.training = True
+        return task.scores_of_groups(self._fabric or self._launched(), data, part, groups)
 
     def _launched(self, **given: Any) -> Fabric:
-        """A launched Fabric, of as many ranks as the first one of this program."""
-        _launches.append(self._launch)
-        first, now = ((o.devices, o.num_nodes) for o in (_launches[0], self._launch))
-        if first != now:
-            # a further rank would run the program from its top, with the earlier fits
-            raise UserError(
-                f"the first fit of a program decides the number of ranks: give devices={first[0]} "
-                f"and num_nodes={first[1]} as there, or fit in another program"
-            )
-        self._fabric = launch_fabric(self._launch, **given)
+        self._fabric = launch_again(self._launch, **given)
         return self._fabric

@@ -5,17 +5,16 @@ from functools import partial
 from inspect import signature
 from math import isfinite
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from executors import on_eager_executors
 from lightning.fabric import Fabric
+from measured import global_loss, measured, outputs, plain
 from problems import (
     COHORTS,
     classification,
-    classifier,
     distances,
     federation,
     hard,
@@ -35,10 +34,8 @@ from fl_lightning.callbacks import (
     EvaluateModels,
     Evaluation,
     Gradients,
-    LayerStrength,
     LocalModels,
     Measure,
-    PerturbationDrift,
     Sharpness,
     StateNorms,
     TrainingScores,
@@ -46,7 +43,6 @@ from fl_lightning.callbacks import (
 from fl_lightning.callbacks.scoring import TrainingLoss
 from fl_lightning.executors import ClientResult
 from fl_lightning.federation.sampling import BernoulliSampling
-from fl_lightning.terms import SAM
 
 
 def samples(count: int = 11) -> DeviceDataset:
@@ -66,32 +62,6 @@ def every_measure(folder: Path) -> list[Measure]:
         kind(**{name: given[name] for name in signature(kind).parameters if name in given})
         for kind in kinds
     ]
-
-
-def measured(
-    *callbacks: Any,
-    algorithm: Algorithm | None = None,
-    fabric: Fabric | None = None,
-    **options: Any,
-) -> tuple[Federation, list[dict[str, float]]]:
-    """A federation after its rounds, and their metrics."""
-    run, logged = federation(algorithm or Algorithm(), fabric=fabric, **options), list[Any]()
-    keeps = SimpleNamespace(on_round_logged=lambda metrics: logged.append(dict(metrics)))
-    run.fabric._callbacks = [*callbacks, keeps]
-    try:
-        run.fit()
-    finally:
-        run.fabric._callbacks = []
-    return run, logged
-
-
-def outputs(run: Federation, w: Tensor, x: Tensor) -> Tensor:
-    return torch.func.functional_call(run.load_global(), run.layout.named(w), (x,))
-
-
-def global_loss(run: Federation, w: Tensor) -> Tensor:
-    data = run.clients.dataset
-    return F.cross_entropy(outputs(run, w, data.x), data.y)
 
 
 @on_eager_executors
@@ -209,9 +179,6 @@ class Models:
         self.rounds[-1][client] = (result.origin + result.progress).clone()
 
 
-plain = partial(classifier, norm=False, dropout=0.0)
-
-
 @on_eager_executors
 def test_local_models_on_the_test_set_and_forgetting(executor):
     test, models = samples(40), Models()
@@ -264,40 +231,6 @@ def test_a_client_that_does_not_exist_cannot_be_followed(tmp_path):
         measured(Consistency(6, folder=tmp_path))
 
 
-def test_sams_perturbation_drifts_from_the_global_one():
-    """At the first step: e_i is rho along the gradient of the client's first batch at w^t."""
-    run, metrics = measured(
-        PerturbationDrift(1), algorithm=Algorithm(SAM(0.2)), module=plain(), rounds=1
-    )
-    w = federation(Algorithm(), module=plain()).w.detach().requires_grad_()
-    up = torch.autograd.grad(global_loss(run, w), w)[0]
-    up, drifts, cosines = up / up.norm(), [], []
-    for client in COHORTS[0]:
-        x, y = run.clients.visit(client, 0)[0]
-        g = torch.autograd.grad(F.cross_entropy(outputs(run, w, x), y), w)[0]
-        drifts.append(float((0.2 * (g / g.norm() - up)).square().sum()))
-        cosines.append(float(g.dot(up) / g.norm()))
-    assert metrics[0]["perturbation/drift"] == pytest.approx(sum(drifts) / 5, rel=1e-6)
-    assert metrics[0]["perturbation/cos"] == pytest.approx(sum(cosines) / 5, rel=1e-6)
-    assert metrics[0]["perturbation/norm"] == pytest.approx(0.2, rel=1e-6)
-
-
-def test_diagnostics_are_no_perturbation():
-    """FedSOL's are a gradient at the model itself, after the perturbed one."""
-    whole = algorithms.fedsol(rho=0.5, scope="all")
-    measure = PerturbationDrift(1, steps=2)
-    found = [
-        measured(measure, algorithm=whole, diagnostics=d, rounds=1)[1][0] for d in (True, False)
-    ]
-    assert found[0]["perturbation/norm"] == found[1]["perturbation/norm"] > 0
-
-
-def test_a_method_without_a_perturbation_has_no_drift():
-    _, metrics = measured(PerturbationDrift(1, steps=2), rounds=1)
-    assert metrics[0]["perturbation/norm"] == 0
-    assert "perturbation/drift" not in metrics[0]
-
-
 def test_norms_of_duals_are_those_of_the_cohorts_states():
     run, metrics = measured(StateNorms(1), algorithm=algorithms.feddyn())
     expected = rows(run, "h_i")[COHORTS[2]].norm(dim=1).mean()
@@ -320,20 +253,6 @@ def test_a_round_without_clients_is_measured(measure):
         assert server(run, "mean_cohort").equal(run.w.detach())
     else:
         assert metrics[0]["dual/c"] == 0
-
-
-def test_fedsols_strength_of_each_parameter_at_the_end_of_local_training():
-    moves = list[dict[str, Tensor]]()
-
-    def keep(federation: Federation, client: int, result: ClientResult) -> None:
-        moved = result.origin + result.progress - federation.w.detach()
-        moves.append(federation.layout.named(moved))
-
-    keeps = SimpleNamespace(on_client_end=keep)
-    run, metrics = measured(LayerStrength(1), keeps, algorithm=algorithms.fedsol(), rounds=1)
-    for name in run.layout.names:
-        means = [float(F.normalize(m[name].flatten(), dim=0).abs().mean()) for m in moves]
-        assert metrics[0][f"strength/{name}"] == pytest.approx(sum(means) / 5)
 
 
 def test_the_cohorts_mean_model_has_the_methods_weights():

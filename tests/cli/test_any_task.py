@@ -62,16 +62,6 @@ def test_a_table_is_fitted_and_scored_by_its_own_metrics(csv, tmp_path, capsys):
     assert f"test rmse {last['test/rmse']:.4g}" in said
 
 
-def test_the_best_model_is_that_of_the_lowest_error_and_of_the_highest_r2(csv, tmp_path):
-    for metric, best in (("rmse", min), ("r2", max)):
-        options = "--loss", "mse", "--metric", metric, "--lr", "0.3"
-        run = trained(tmp_path / metric, *columns(csv), *options)
-        scores, (_, test) = run.scalars[f"test/{metric}"], run.data()
-        loss = F.mse_loss(run.model(best=True)(test.x).flatten(), test.y).item()
-        chosen = run.scalars["test/loss"][best(scores, key=scores.__getitem__)]
-        assert loss == pytest.approx(chosen, rel=1e-5)
-
-
 def test_texts_as_targets_are_classes(tmp_path):
     kinds = frame().assign(score=lambda f: (f.score > 3).map({True: "high", False: "low"}))
     kinds.to_csv(tmp_path / "kinds.csv", index=False)

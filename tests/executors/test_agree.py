@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 import torch
 from every_algorithm import DIFFERENT_GRADIENTS
-from executors import EAGER, STACKED, TOLERANCE, TRACED, Branching, assert_agree, ragged_clients
+from executors import (
+    EAGER,
+    STACKED,
+    TOLERANCE,
+    TRACED,
+    Branching,
+    Noisy,
+    assert_agree,
+    ragged_clients,
+)
 from lightning.fabric import Fabric
 from problems import (
     EVERY_ALGORITHM,
@@ -20,7 +29,6 @@ from problems import (
     trained,
 )
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 
 from fl_lightning import Algorithm, ModelError, StackedExecutor, Term, algorithms, zeros
@@ -171,20 +179,6 @@ def test_a_block_with_two_names_trains_as_with_one(traces: list[Any]) -> None:
         assert_agree(run, expected)
         assert [n for n, _ in run.load_global().named_parameters()] == expected.layout.names
     assert traces
-
-
-# --------------------------------------------------------------------- models that do not stack
-
-
-class Noisy(nn.Module):
-    """Draws from PyTorch's own generator."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = classifier(dropout=0.0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(F.dropout(x, 0.5) + 0.1 * torch.randn_like(x))
 
 
 @pytest.mark.parametrize("model", [Branching, Noisy])

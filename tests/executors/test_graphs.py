@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from every_algorithm import DIFFERENT_GRADIENTS
-from executors import Waiting, assert_agree
+from executors import Noisy, Waiting, assert_agree
 from lightning.fabric import Fabric
 from problems import (
     EVERY_ALGORITHM,
@@ -159,18 +159,6 @@ class Counting(Term):
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         return oracle(w) / (v.round + 1).bit_length()
-
-
-class Noisy(nn.Module):
-    """Draws from PyTorch's own generator."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = classifier(dropout=0.0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.inner(x + 0.1 * torch.randn_like(x))
-        return out
 
 
 class Storing(nn.Module):

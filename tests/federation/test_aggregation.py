@@ -14,6 +14,7 @@ from fl_lightning import Algorithm, DivergenceError
 from fl_lightning.core.algorithm import Sent
 from fl_lightning.executors import ClientResult
 from fl_lightning.federation.aggregation import RoundSums
+from fl_lightning.federation.divergence import OnDivergence
 from fl_lightning.federation.exact_sum import BLOCK, ExactSum, PlainSum
 
 
@@ -28,14 +29,14 @@ def result(
     return ClientResult(moved, sent, [(vec(message),)], [], buffers, value, vec(0, 0), vec())
 
 
-def begun(cohort: int, sums: type[PlainSum] = PlainSum, skip_diverged: bool = False) -> RoundSums:
+def begun(cohort: int, sums: type[PlainSum] = PlainSum, mode: OnDivergence = "stop") -> RoundSums:
     like = result()
-    return RoundSums(like.progress, like.message, like.buffers, cohort, sums, skip_diverged)
+    return RoundSums(like.progress, like.message, like.buffers, cohort, sums, mode)
 
 
 def summed(*results: tuple[ClientResult, float]) -> RoundSums:
     """Of results and their weights; those that are not finite are left out."""
-    total = begun(len(results), skip_diverged=True)
+    total = begun(len(results), mode="skip-client")
     for position, (one, weight) in enumerate(results):
         total.add(one, weight, position)
     return total
@@ -118,10 +119,10 @@ def test_buffers_of_all_kinds_are_averaged():
     assert averaged["byte"].tolist() == [2]
 
 
-@pytest.mark.parametrize(("left", "empty"), [([0.0, 0.0], True), ([0.0, 0.5], False), ([], True)])
-def test_clients_without_weight_leave_nothing_to_average(left, empty):
+@pytest.mark.parametrize(("left", "counts"), [([0.0, 0.0], False), ([0.0, 0.5], True), ([], False)])
+def test_clients_without_weight_leave_nothing_to_average(left, counts):
     total = summed((result(nan), 1.0), *((result(), weight) for weight in left))
-    assert total.read()[0].empty == empty
+    assert total.read()[0].counts == counts
 
 
 def addends(count: int, dtype: torch.dtype = torch.float32) -> tuple[list[Tensor], list[float]]:

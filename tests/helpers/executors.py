@@ -7,6 +7,7 @@ import pytest
 import torch
 from problems import EXECUTORS, STACKED, classification, classifier, distances
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fl_lightning import ClientData, SequentialExecutor, StackedExecutor, Term
 from fl_lightning.core.oracle import Oracle
@@ -57,3 +58,15 @@ def ragged_clients(algorithm: str) -> ClientData:
     if algorithm == "perfedavg":
         return classification((16, 10, 12, 11, 4, 6), batch_size=6)
     return classification()
+
+
+# --------------------------------------------------------------------- models that do not stack
+class Noisy(nn.Module):
+    """Draws from PyTorch's own generator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = classifier(dropout=0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(F.dropout(x, 0.5) + 0.1 * torch.randn_like(x))

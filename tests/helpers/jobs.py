@@ -26,10 +26,10 @@ from torch.distributed.elastic.multiprocessing.subprocess_handler import subproc
 from fl_lightning import DeviceDataset
 from fl_lightning.cli import error_messages
 from fl_lightning.data import sources
+from fl_lightning.distributed import launch
 from fl_lightning.distributed.signals import FIRST_RANK
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
-from fl_lightning.training import trainer
 
 logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it warns of every resumption
 
@@ -127,7 +127,7 @@ def program(*argv: str) -> None:
     """Run a program as `python` does, but for ranks that it launches, which are forks."""
     subprocess_script.subprocess = SimpleNamespace(Popen=Fork)
     subprocess_handler.Popen = Fork
-    trainer._launches.clear()  # of tests before
+    launch._asked.clear()  # of tests before
     sys.argv = [*argv]
     sys.path.insert(0, str(Path(argv[0]).parent))
     runpy.run_path(argv[0], run_name="__main__")

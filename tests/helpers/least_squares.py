@@ -64,3 +64,8 @@ def lines() -> Regression:
     """A line through `rows`."""
     x, y, owners = rows()
     return Regression(torch.cat([x, torch.ones_like(x)], 1), y, owners)
+
+
+def regression(**options: Any) -> fl.FederatedData:
+    x, y, owners = rows()
+    return fl.FederatedData((x, y), clients=owners, **options)

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from lightning import LightningModule, Trainer
 from torch import Tensor, nn
@@ -116,3 +118,32 @@ def lightning(module: LightningModule, batch: Any, steps: int) -> LightningModul
     loader = DataLoader(range(steps), collate_fn=lambda _: batch)
     fit.fit(module, loader, loader)
     return module
+
+
+def module(**members: Any) -> Any:
+    """A module with other members."""
+    return type("Mine", (Lit,), members)()
+
+
+def step_with(extra: Callable[[Any, Any], Any]) -> Callable[..., Tensor]:
+    """A step that does something else too."""
+
+    def training_step(self: Any, batch: Any, index: int) -> Tensor:
+        extra(self, batch)
+        return Lit.training_step(self, batch, index)
+
+    return training_step
+
+
+def refused(fit: Callable[[], Any], *words: str) -> str:
+    """The sentence of a call that leaves nothing."""
+    with pytest.raises(fl.UserError) as error:
+        fit()
+    said = str(error.value)
+    for word in words:
+        assert word in said, said
+    assert "--" not in said
+    assert "StepModel" not in said
+    assert "\n" not in said
+    assert not Path("runs").exists()
+    return said

@@ -1,5 +1,6 @@
 """Runs that train as one program have folders, curves and ends of their own, as each has alone."""
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import jobs
 import pytest
 import torch
-from lightning_modules import Lit, distance, owners, rows, state, trainer
+from lightning_modules import Lit, distance, owners, refused, rows, state, trainer
 from pandas import DataFrame
 from problems import classifier
 from torch import Tensor, nn
@@ -143,3 +144,33 @@ def test_killed_and_resumed_runs_equal_runs_that_were_not(tmp_path: Path) -> Non
     attempt(killed)
     for seed in "01":
         assert jobs.results(killed / seed) == jobs.results(whole / seed)
+
+
+@pytest.mark.parametrize(
+    ("runs", "words"),
+    {
+        "steps": ([{}, {"batch_size": 4}], ["batch_size 5 and 4"]),
+        "methods": ([{}, {"algorithm": "fedprox"}], ["algorithm fedavg and fedprox"]),
+        "executor": ([{"executor": "sequential"}, {}], ["executor sequential"]),
+        "optimizer": ([{"lr": 0.1}, {"lr": 0.1, "momentum": 0.9}], ["momentum 0.0 and 0.9"]),
+        "no mapping": ({"seed": 0}, ["runs is {'seed': 0}", "[{'seed': 0}, ...]"]),
+        "used up": (iter([{"seed": 0}]), ["runs is <list_iterator", "[{'seed': 0}, ...]"]),
+        "folders": ([{"run_dir": "a"}, {"run_dir": "a"}], ["two runs", "run_dir"]),
+    }.values(),
+)
+def test_runs_that_are_no_one_program(runs: Any, words: list[str]) -> None:
+    refused(lambda: trainer().fit_many(Lit(norm=False), data(), runs), *words)
+
+
+def test_runs_whose_terms_need_a_number_are_no_one_program() -> None:
+    @dataclass(frozen=True)
+    class Gated(fl.Term):
+        mu: float = 0.1
+
+        def gradient(self, oracle: Any, w: Tensor, v: Any) -> Tensor:
+            return oracle(w) + (self.mu * w if self.mu > 0.2 else 0)
+
+    runs = [{"algorithm": fl.Algorithm(Gated(mu))} for mu in (0.1, 0.3)]
+    with pytest.raises(fl.UserError, match=r"Gated\.mu of term 1 needs one number"):
+        trainer().fit_many(Lit(), data(), runs)
+    assert not [*Path("runs").rglob("config.yaml")]

@@ -1,7 +1,6 @@
 """What does not fit together is refused in one sentence, before there is a folder."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -13,166 +12,19 @@ import torchmetrics
 from lightning import LightningModule
 from lightning.fabric import Fabric
 from lightning.pytorch.callbacks import EarlyStopping as OfLightning
-from lightning_modules import Lit, data, owners, rows, trainer
+from lightning_modules import Lit, data, module, owners, refused, rows, trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import LBFGS, SGD, Adafactor, Optimizer
-from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR
 from torch.utils.checkpoint import checkpoint
 
 import fl_lightning as fl
-from fl_lightning.callbacks import EarlyStopping
-from fl_lightning.training.lightning_module import REFUSED
 
 X, Y = torch.randn(41, 5), torch.randn(41)
 COUNTS = torch.arange(41) % 3
 
 
-def refused(fit: Callable[[], Any], *words: str) -> str:
-    """The sentence of a call that leaves nothing."""
-    with pytest.raises(fl.UserError) as error:
-        fit()
-    said = str(error.value)
-    for word in words:
-        assert word in said, said
-    assert "--" not in said
-    assert "StepModel" not in said
-    assert "\n" not in said
-    assert not Path("runs").exists()
-    return said
-
-
 def numbers(**options: Any) -> fl.FederatedData:
     return fl.FederatedData((X, Y), clients=owners(), **options)
-
-
-def module(**members: Any) -> Any:
-    """A module with other members."""
-    return type("Mine", (Lit,), members)()
-
-
-def step_with(extra: Callable[[Any, Any], Any]) -> Callable[..., Tensor]:
-    """A step that does something else too."""
-
-    def training_step(self: Any, batch: Any, index: int) -> Tensor:
-        extra(self, batch)
-        return Lit.training_step(self, batch, index)
-
-    return training_step
-
-
-@pytest.mark.parametrize("hook", sorted(REFUSED))
-def test_hooks_of_a_trainers_loop(hook: str) -> None:
-    mine = module(**{hook: lambda self, *_, **__: None})
-    refused(lambda: trainer().fit(mine, data()), "Mine", hook, "callback")
-
-
-class Fixed(Optimizer):
-    """Has a rate of its own."""
-
-    def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, {"lr": 0.1})
-
-
-ONE_CYCLE = partial(OneCycleLR, max_lr=0.1, cycle_momentum=False)
-
-
-def two_groups(self: Any) -> SGD:
-    both = [{"params": self.inner.parameters()}, {"params": self.outer.parameters(), "lr": 1.0}]
-    return SGD(both, lr=0.1)
-
-
-def scheduled(
-    kind: Any, optimizer: Any = SGD, interval: str = "epoch", **options: Any
-) -> Callable[[Any], Any]:
-    """`configure_optimizers` with a scheduler."""
-
-    def configure_optimizers(self: Any) -> Any:
-        made = optimizer(self.parameters(), lr=0.1)
-        return [made], [{"scheduler": kind(made, **options), "interval": interval}]
-
-    return configure_optimizers
-
-
-def vector_loss(self: Any, batch: Any) -> Tensor:
-    return F.cross_entropy(self(batch["x"]), batch["label"], reduction="none")
-
-
-MODULES: dict[str, tuple[dict[str, Any], str]] = {
-    "manual": ({"automatic_optimization": False}, "automatic_optimization"),
-    "two optimizers": (
-        {"configure_optimizers": lambda self: [SGD(self.parameters(), lr=0.1)] * 2},
-        "one optimizer",
-    ),
-    "two groups": ({"configure_optimizers": two_groups}, "groups"),
-    "some parameters": (
-        {"configure_optimizers": lambda self: SGD(self.outer.parameters(), lr=0.1)},
-        "inner.weight",
-    ),
-    "no optimizer": ({"configure_optimizers": lambda self: None}, "lr="),
-    "a closure": ({"configure_optimizers": lambda self: LBFGS(self.parameters())}, "closure"),
-    "a plateau": ({"configure_optimizers": scheduled(ReduceLROnPlateau)}, "metrics"),
-    "a short cycle": (
-        {"configure_optimizers": scheduled(ONE_CYCLE, total_steps=1)},
-        "steps ahead",
-    ),
-    "a cycle of momentum": (
-        {"configure_optimizers": scheduled(OneCycleLR, max_lr=0.1, total_steps=9)},
-        "cycle_momentum=False",
-    ),
-    "rules for layers": (
-        {"configure_optimizers": lambda self: Adafactor(self.parameters(), lr=0.1)},
-        "Adafactor of Mine",
-    ),
-    "a wrapper": (
-        {"configure_optimizers": lambda self: fl.optim.SAM(SGD(self.parameters(), lr=0.1))},
-        "perturb",
-    ),
-    "an optimizer without lr": (
-        {"configure_optimizers": lambda self: Fixed(self.parameters())},
-        "Fixed, which takes no argument lr",
-    ),
-    "a step's interval": (
-        {"configure_optimizers": scheduled(StepLR, interval="step", step_size=1)},
-        "interval",
-    ),
-    "trainer of the optimizer": (
-        {"configure_optimizers": lambda self: SGD(self.parameters(), self.trainer.world_size)},
-        "self.trainer.world_size",
-    ),
-    "no step": ({"training_step": LightningModule.training_step}, "training_step"),
-    "no loss": ({"training_step": lambda self, batch: None}, "training_step"),
-    "no loss in a dictionary": ({"training_step": lambda self, batch: {"out": 1}}, "training_step"),
-    "several losses": ({"training_step": vector_loss}, "(2,)"),
-    "a key": ({"training_step": lambda self, batch: batch["z"]}, "'z'"),
-    "trainer": (
-        {"training_step": step_with(lambda self, _: self.trainer.world_size)},
-        "self.trainer.world_size",
-    ),
-    "global_step": ({"training_step": step_with(lambda self, _: self.global_step)}, "global_step"),
-    "optimizers": (
-        {"training_step": step_with(lambda self, _: self.optimizers())},
-        "current_epoch",
-    ),
-    "a logged sum": (
-        {"training_step": step_with(lambda self, b: self.log("mine", 1.0, reduce_fx="sum"))},
-        "'mine' with reduce_fx='sum'",
-    ),
-    "an own reduction": (
-        {"training_step": step_with(lambda self, b: self.log("mine", 1.0, reduce_fx=len))},
-        "mean, sum, min, max",
-    ),
-    "a logged vector": (
-        {"training_step": step_with(lambda self, b: self.log("mine", self(b["x"])[0]))},
-        "'mine' of shape (3,)",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_modules_that_no_federation_can_train(name: str) -> None:
-    members, word = MODULES[name]
-    refused(lambda: trainer().fit(module(**members), data()), word)
 
 
 class Words(nn.Module):
@@ -210,16 +62,6 @@ class Looked(nn.Module):
 
 def draws(self: Any, batch: Any, index: int) -> Tensor:
     return Lit.training_step(self, {**batch, "x": batch["x"] + torch.randn(6)}, index)
-
-
-def averages(self: Any, batch: Any) -> None:
-    """The momentum encoder of contrastive learning."""
-    with torch.no_grad():
-        self.norm.weight.mul_(0.9)
-
-
-def averages_data(self: Any, batch: Any) -> None:
-    self.norm.weight.data = 0.9 * self.norm.weight.data
 
 
 def logs_loss(self: Any, batch: Any) -> None:
@@ -327,23 +169,11 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ),
         ("classes last", "(2, 4, 5)", "torch.nn.functional.cross_entropy"),
     ),
-    "a moving average": (
-        lambda: trainer().fit(module(training_step=step_with(averages)), data()),
-        ("'norm.weight'", "buffer"),
-    ),
-    "a moving average of data": (
-        lambda: trainer().fit(module(training_step=step_with(averages_data)), data()),
-        ("'norm.weight'", "buffer"),
-    ),
     "small numbers": (
         lambda: trainer().fit(
             nn.Linear(5, 3), fl.FederatedData((X, COUNTS.int()), clients=owners())
         ),
         ("torch.int32", "y.long()"),
-    ),
-    "outputs": (
-        lambda: trainer().fit(nn.Linear(5, 2), fl.FederatedData((X, COUNTS), clients=owners())),
-        ("2 outputs", "3 outputs"),
     ),
     "no tensor": (lambda: trainer(loss="mse").fit(Words(), numbers()), ("Words", "str")),
     "no parameters": (lambda: trainer(loss="mse").fit(nn.Identity(), numbers()), ("Identity",)),
@@ -363,14 +193,9 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),
     "callback": (lambda: trainer(callbacks=3), ("callbacks=[...]",)),
     "no logger": (lambda: trainer(loggers=["csv"]), ("'csv'", "CSVLogger")),
-    "no callback": (lambda: trainer(callbacks=[3]).fit(Lit(), data()), ("int", "on_round_end")),
     "of Lightning": (
         lambda: trainer(callbacks=[OfLightning("loss")]).fit(Lit(), data()),
         ("EarlyStopping", "fl_lightning.callbacks"),
-    ),
-    "no validation": (
-        lambda: trainer(callbacks=[EarlyStopping()]).fit(Lit(), data()),
-        ("val/loss", "validation"),
     ),
     "BatchNorm": (
         lambda: trainer(batch_size=1).fit(Lit(), data()),
@@ -380,6 +205,7 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: trainer(loss="mse", finetune_epochs=1).fit(net(), numbers(test=(X, Y))),
         ("finetune_epochs", "classes", "test=0.2"),
     ),
+    "no history": (lambda: trainer().history, ("before fit",)),
     "nothing to score": (lambda: trainer().validate(data=data()), ("fit",)),
     "nothing to score on": (lambda: trainer().validate(Lit()), ("data=",)),
     "no part": (lambda: trainer().test(Lit(), data()), ("test=0.2",)),
@@ -411,11 +237,6 @@ def test_checkpoints_of_activations_cannot_run_in_parallel() -> None:
     trainer(rounds=1).fit(Recomputed(6, 3), given)
     with pytest.raises(fl.UserError, match="saved tensor hooks"):
         trainer(rounds=1, executor="stacked").fit(Recomputed(6, 3), given)
-
-
-def test_there_is_no_history_before_fit() -> None:
-    with pytest.raises(fl.UserError, match="fit"):
-        _ = trainer().history
 
 
 def test_two_threads_do_not_fit_at_the_same_time() -> None:
@@ -454,33 +275,3 @@ def test_what_is_printed_names_arguments(
     for words in ("participation=0.3 of 4", "finetune_epochs=[1, 5]", "raise rounds"):
         assert words in said
     assert said.count("--") == said.count("tensorboard --logdir") == 2
-
-
-@pytest.mark.parametrize(
-    ("runs", "words"),
-    {
-        "steps": ([{}, {"batch_size": 4}], ["batch_size 5 and 4"]),
-        "methods": ([{}, {"algorithm": "fedprox"}], ["algorithm fedavg and fedprox"]),
-        "executor": ([{"executor": "sequential"}, {}], ["executor sequential"]),
-        "optimizer": ([{"lr": 0.1}, {"lr": 0.1, "momentum": 0.9}], ["momentum 0.0 and 0.9"]),
-        "no mapping": ({"seed": 0}, ["runs is {'seed': 0}", "[{'seed': 0}, ...]"]),
-        "used up": (iter([{"seed": 0}]), ["runs is <list_iterator", "[{'seed': 0}, ...]"]),
-        "folders": ([{"run_dir": "a"}, {"run_dir": "a"}], ["two runs", "run_dir"]),
-    }.values(),
-)
-def test_runs_that_are_no_one_program(runs: Any, words: list[str]) -> None:
-    refused(lambda: trainer().fit_many(Lit(norm=False), data(), runs), *words)
-
-
-def test_runs_whose_terms_need_a_number_are_no_one_program() -> None:
-    @dataclass(frozen=True)
-    class Gated(fl.Term):
-        mu: float = 0.1
-
-        def gradient(self, oracle: Any, w: Tensor, v: Any) -> Tensor:
-            return oracle(w) + (self.mu * w if self.mu > 0.2 else 0)
-
-    runs = [{"algorithm": fl.Algorithm(Gated(mu))} for mu in (0.1, 0.3)]
-    with pytest.raises(fl.UserError, match=r"Gated\.mu of term 1 needs one number"):
-        trainer().fit_many(Lit(), data(), runs)
-    assert not [*Path("runs").rglob("config.yaml")]

@@ -180,9 +180,7 @@ def _read(name: str) -> TableFile:
     for column, options in columns.items():
         options["methods"] = _axis(options.get("methods"), f"columns.{column}.methods")
         for method in (method for method in options["methods"] if not _method(method)):
-            raise UserError(
-                f"columns.{column} has no method {method!r}{nearest(method, ALGORITHMS)}"
-            )
+            _check_known(method, ALGORITHMS, f"columns.{column} has no method")
     means = _mapping(found.get("means"), "means")
     table = TableFile(
         name,

@@ -1,50 +1,19 @@
 """Tables are planned as their files say, and runs that exist are recognized."""
 
 import re
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from locations import ROOT
-from run_folders import compared, run
+from run_folders import compared
+from tables import DIGITS, METHODS, SMALL, finished, options
 
 from fl_lightning.__main__ import main
 from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.lab.commands.table import TableOptions
-from fl_lightning.lab.sweep.layout import choose, layout
-from fl_lightning.lab.sweep.plan import Job, plan
+from fl_lightning.lab.sweep.plan import plan
 from fl_lightning.lab.sweep.stacks import run_stack, stacked
 from fl_lightning.lab.sweep.table_file import TableFile
-
-DIGITS = ROOT / "recipes/digits.py"
-SMALL = "rounds: 2\nclients: 4\nparticipation: 0.5\n"
-METHODS = "methods: {fedavg: {}, fedsam: {rho: 0.2, lr: 0.05}}\n"
-
-Plan = Callable[..., list[Job]]
-
-
-@pytest.fixture
-def planned(tmp_path) -> Plan:
-    """Plan a table of this text, with further options."""
-
-    def planned(text: str, *further: str, **files: str) -> list[Job]:
-        for name, content in {"table": text, **files}.items():
-            (tmp_path / f"{name}.yaml").write_text(content)
-        table = TableFile.read(str(tmp_path / "table.yaml"))
-        return plan(table, DIGITS, tmp_path / "runs", further)
-
-    return planned
-
-
-def options(jobs: list[Job], *names: str) -> list[tuple[object, ...]]:
-    return [tuple(job.config.get(name) for name in names) for job in jobs]
-
-
-def finished(job: Job, *accuracies: float | None) -> None:
-    """Make the folder of a run as if it had been trained."""
-    run(job.folder, accuracies, job.config["seed"])
-    (job.folder / "config.yaml").write_text(job.config.text())
 
 
 def test_a_cell_has_the_options_of_its_row_column_and_sweep(planned):
@@ -173,98 +142,6 @@ def test_tuned_values_share_a_cell(planned):
     assert cells == [[("fedavg", "", "lr 0.1")], [("fedavg", "", "lr 0.3")]]
 
 
-@pytest.mark.parametrize(
-    ("score", "shown"), [("best", "90.00"), ("rounds_to:60", "2"), ("rounds_to:95", "2+")]
-)
-def test_a_cell_shows_the_best_of_its_tuned_values(score, shown, planned, tmp_path):
-    """A value with which a run never reached the target is best only where none did."""
-    tuned = "methods: {fedavg: {}}\ntune: {lr: [0.1, 0.2, 0.3]}\n"
-    jobs = planned(SMALL + tuned + f"score: [{score}]\n")
-    for job, accuracies in zip(jobs, [(0.1, 0.1), (0.2, 0.9), (0.5, 0.8)], strict=True):
-        finished(job, *accuracies)
-    [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
-    assert [*table.text.iloc[:, -1]] == [shown]
-    assert f"best of lr by {score}" in table.caption
-
-
-def test_the_best_of_a_users_metric_is_what_the_runs_say(planned, tmp_path):
-    tuned = "methods: {fedavg: {}}\ntune: {lr: [0.1, 0.3]}\nscore: test/mcc\n"
-    jobs = planned(SMALL + tuned)
-    for job, number in zip(jobs, (0.2, 0.9), strict=True):
-        finished(job, number)
-        table = (job.folder / "metrics.csv").read_text()
-        (job.folder / "metrics.csv").write_text(table.replace("test/accuracy", "test/mcc"))
-        with (job.folder / "environment.yaml").open("a") as file:
-            file.write("scores: {test/mcc: true}\n")
-    [shown] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
-    assert shown.text["test/mcc"].tolist() == ["0.9000"]
-
-
-def test_only_tuned_values_with_the_same_seeds_compete(planned, tmp_path):
-    jobs = planned(
-        SMALL + "methods: {fedavg: {}}\ntune: {lr: [0.1, 0.2]}\nseeds: [0, 1]\nscore: last:2\n"
-    )
-    for job, accuracy in zip(jobs[:3], (0.5, 0.6, 0.9), strict=True):
-        finished(job, accuracy, accuracy)
-    [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
-    assert table.text["last 2, %"].tolist() == ["55.00 ± 7.07"]
-    note, chosen = table.notes
-    assert note == "fedavg: lr 0.2 has seeds [0], not [0, 1], and is not compared"
-    assert chosen.startswith("fedavg: lr 0.1, best of 2 settings")
-
-
-TUNED = """\
-rows:
-  fedavg: {tune: {lr: [0.1, 0.2, 0.3]}}
-  fedsam: {tune: {lr: [0.4, 0.5], algorithm.rho: [0.01, 0.1]}}
-tune_seeds: [7]
-seeds: [0, 1]
-"""
-
-
-def test_rows_tune_values_of_their_own(planned):
-    jobs = planned(SMALL + TUNED)
-    assert options(jobs[::2], "algorithm", "lr", "algorithm.rho") == [
-        ("fedavg", 0.1, None),
-        ("fedavg", 0.2, None),
-        ("fedavg", 0.3, None),
-        ("fedsam", 0.4, 0.01),
-        ("fedsam", 0.4, 0.1),
-        ("fedsam", 0.5, 0.01),
-        ("fedsam", 0.5, 0.1),
-    ]
-
-
-def test_the_best_of_the_trials_alone_gets_the_seeds_of_the_table(planned, tmp_path):
-    planned(SMALL + TUNED)  # writes the file
-    table = TableFile.read(str(tmp_path / "table.yaml"))
-    trials = plan(replace(table, seeds=table.tune_seeds), DIGITS, tmp_path / "runs")
-    for job, accuracy in zip(trials, (0.1, 0.2, 0.9, 0.1, 0.1, 0.3), strict=False):
-        finished(job, accuracy, accuracy)
-    chosen, notes = choose(table, trials)
-    jobs = plan(chosen, DIGITS, tmp_path / "runs")
-    assert options(jobs, "algorithm", "lr", "algorithm.rho", "seed") == [
-        ("fedavg", 0.3, None, 0),
-        ("fedavg", 0.3, None, 1),
-        ("fedsam", 0.5, 0.01, 0),
-        ("fedsam", 0.5, 0.01, 1),
-    ]
-    assert ["lr 0.3 is the last value tried" in note for note in notes] == [True, False]
-    assert ["3 settings" in notes[0], "4 settings" in notes[1], "3 have" in notes[1]] == [True] * 3
-
-
-def test_a_damaged_run_leaves_the_others_in_the_table(planned, tmp_path):
-    jobs = planned(SMALL + METHODS + "seeds: [0, 1]\nscore: last:2\n")
-    for job in jobs[:3]:
-        finished(job, 0.5, 0.6)
-    (jobs[0].folder / "metrics.csv").write_text("a,b\n")
-    (jobs[1].folder / "metrics.csv").write_text("round,test/accuracy\n")
-    [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
-    assert table.text.to_numpy().tolist() == [["fedavg", ""], ["fedsam", "55.00"]]
-    for job, note in zip(jobs[:2], table.notes, strict=True):
-        assert note.startswith(f"{job.folder} holds no run that can be read: metrics.csv")
-
-
 def test_a_run_is_finished_if_it_says_so(planned, tmp_path):
     """Files of a run that was extended and killed may lie in any order of time."""
     jobs = planned(SMALL + METHODS)
@@ -273,16 +150,6 @@ def test_a_run_is_finished_if_it_says_so(planned, tmp_path):
     (jobs[0].folder / "environment.yaml").write_text("python: 3.11\n")
     (jobs[0].folder / "model.pt").touch()
     assert jobs[0].state == "begun"
-
-
-def test_a_finished_run_with_fewer_rounds_than_it_says_is_left_out_with_a_note(planned, tmp_path):
-    jobs = planned(SMALL + METHODS)
-    finished(jobs[0], 0.5, 0.6)
-    metrics = jobs[0].folder / "metrics.csv"
-    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:2]))
-    [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
-    assert table.text["method"].tolist() == ["fedavg", "fedsam"]
-    assert "ends with round 1 of 2" in table.notes[0]
 
 
 def test_a_run_with_other_callbacks_is_another_run(planned, tmp_path, capsys):
@@ -330,23 +197,6 @@ def test_rows_and_columns_may_name_presets_and_a_table_another_one(planned):
     assert options(jobs, "algorithm", "rounds", "clients") == [("fedavg", 2, 3)]
 
 
-def test_a_table_without_runs_shows_what_was_published(tmp_path, planned):
-    text = SMALL + METHODS + "published: {fedsam: [3.25]}\ntune: {lr: [0.1, 0.3]}\n"
-    jobs = planned(text)
-    [shown] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
-    assert len(jobs) == 4
-    assert "3.25" in shown.markdown()
-    assert "4 of 4 runs are missing" in shown.caption
-
-
-def test_shortened_runs_are_not_compared_with_published_numbers(tmp_path, planned):
-    jobs = planned(SMALL + METHODS + "published: {fedsam: [3.25]}\n", "--rounds", "1")
-    finished(jobs[1], 0.5)
-    [shown] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
-    assert "1 of 2 rounds" in shown.caption
-    assert "3.25" not in shown.markdown()
-
-
 def test_runs_are_recognized_by_their_options(planned, tmp_path, capsys):
     text = SMALL + METHODS
     [job, _] = planned(text)
@@ -370,79 +220,6 @@ def test_runs_are_recognized_by_their_options(planned, tmp_path, capsys):
     begun = planned(text)[0]
     assert begun.state == "begun"
     assert begun.command()[:3] == ["--run-dir", str(begun.folder), "--resume"]
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("columns: [a]\n", ["columns", "['a']"]),
-        ("published: {fedsamm: 3}\n", ["fedsamm", "fedsam"]),
-        ("published: {fedsam: {a: 3}}\n", ["fedsam", "'a'"]),
-        ("columns: {a: {}, b: {}}\npublished: {fedsam: [3]}\n", ["1 numbers", "2 columns"]),
-        ("columns: {a: 0.1}\n", ["columns.a", "0.1"]),
-        ("columns: {a: {methods: {fedsma: {}}}}\n", ["'fedsma'", "fedsam"]),
-        ("rows: {a: fedavg}\n", ["rows.a", "'fedavg'"]),
-        ("rows: {Fedsamm: {}}\n", ["'Fedsamm'", "fedsam"]),
-        ("methods: [fedavg]\n", ["methods", "['fedavg']"]),
-        ("over: fedagv\n", ["'fedagv'", "fedavg"]),
-        ("spread: round\n", ["'round'", "rounds"]),
-        ("columns: {a: {methods: {fedsam: 1}}}\n", ["columns.a.methods.fedsam", "1"]),
-        ("columns: {a: {}}\npublished: {fedsam: [[3]]}\n", ["published.fedsam", "[3]"]),
-        ("columns: {a: {}}\npublished: {fedsam: [x]}\n", ["published.fedsam", "'x'"]),
-        ("published: {1: 3}\n", ["published.1"]),
-        ("published: {last: 3}\n", ["published.last", "3"]),
-        ("seeds: []\n", ["seed"]),
-        ("sweep: {lr: []}\n", ["sweep", "lr"]),
-        ("means: {avg: z*}\n", ["means.avg", "'z*'"]),
-        ("score: lats\n", ["lats"]),
-        ("seed: 5\n", ["seed", "seeds"]),
-        ("devices: 2\n", ["devices", "--jobs"]),
-        ("rows: {fedavg: {seed: 5}}\n", ["rows.fedavg", "seed"]),
-        ("columns: {a: {run_dir: x}}\n", ["columns.a", "run_dir", "--runs"]),
-        ("columns: {a: {methods: {fedavg: {resume: true}}}}\n", ["fedavg", "resume"]),
-        ("sweep: {seed: [0, 1]}\n", ["sweep", "seed", "seeds"]),
-        ("columns: {a: {lr: 0.1}}\nsweep: {lr: [0.2]}\n", ["columns", "sweep", "lr"]),
-        ("rows: {fedavg: {lr: 0.1}}\ncolumns: {a: {lr: 0.3}}\n", ["rows", "columns", "lr"]),
-        ("sweep: {lr: [0.1]}\ntune: {lr: [0.2]}\n", ["sweep", "tune", "lr"]),
-        ("rows: {fedavg: {lr: 0.1, tune: {lr: [0.2]}}}\n", ["rows.fedavg.tune", "lr"]),
-        ("tune_seeds: [1]\n", ["tune_seeds", "tune"]),
-        ("rows: {a b: {lr: 0.1}, a  b: {lr: 0.2}}\nalgorithm: fedavg\n", ["rows", "'a b'"]),
-        ("columns: {1: {lr: 0.1}, '1': {lr: 0.2}}\n", ["columns", "'1'"]),
-    ],
-)
-def test_what_a_table_cannot_mean_is_refused(text, words, planned):
-    with pytest.raises(ValueError) as error:  # noqa: PT011
-        planned(text if text.startswith("methods: ") else METHODS + text)
-    assert all(word in str(error.value) for word in words)
-
-
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (["--seed", "3"], ["--seed", "--seeds"]),
-        (["--methods", "fedsamm"], ["'fedsamm'"]),
-        (["--algorithm", "scaffold"], ["--algorithm", "--methods"]),
-        (["--score", "best,lats"], ["lats"]),
-        (["--over", "fedagv"], ["'fedagv'", "fedavg"]),
-        (["--rounts", "3"], ["--rounts", "--rounds"]),
-        (["--recipe", "digts"], ["'digts'"]),
-        (["--shard", "3/2"], ["3/2"]),
-        (["--sweep", "batch-size=8,16", "--batch-size", "4"], ["sweep", "--batch-size"]),
-        (["--tune", "lr=0.1,0.2", "--lr=0.3"], ["tune", "--lr"]),
-    ],
-)
-def test_options_of_the_command_are_checked(argv, words, tmp_path, sentence):
-    file = tmp_path / "table.yaml"
-    file.write_text(SMALL + METHODS)
-    text = sentence(main, ["table", str(file), "--recipe", "digits", "--dry-run", *argv])
-    assert all(word in text for word in words)
-
-
-def test_an_option_that_is_swept_twice_has_all_values(tmp_path):
-    (tmp_path / "table.yaml").write_text(SMALL + METHODS)
-    values = "lr=0.1", "momentum=0.9", "lr=0.3"
-    table = TableOptions(str(tmp_path / "table.yaml"), sweep=values).read()
-    assert table.column_labels == ["lr 0.1, momentum 0.9", "lr 0.3, momentum 0.9"]
 
 
 def test_shards_part_the_commands_and_dry_run_makes_nothing(tmp_path, capsys, monkeypatch):

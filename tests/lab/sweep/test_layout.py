@@ -1,0 +1,129 @@
+"""The finished runs of a table are laid out as in papers, the best of tuned values in each cell."""
+
+from dataclasses import replace
+
+import pytest
+from tables import DIGITS, METHODS, SMALL, finished, options
+
+from fl_lightning.lab.sweep.layout import choose, layout
+from fl_lightning.lab.sweep.plan import plan
+from fl_lightning.lab.sweep.table_file import TableFile
+
+
+@pytest.mark.parametrize(
+    ("score", "shown"), [("best", "90.00"), ("rounds_to:60", "2"), ("rounds_to:95", "2+")]
+)
+def test_a_cell_shows_the_best_of_its_tuned_values(score, shown, planned, tmp_path):
+    """A value with which a run never reached the target is best only where none did."""
+    tuned = "methods: {fedavg: {}}\ntune: {lr: [0.1, 0.2, 0.3]}\n"
+    jobs = planned(SMALL + tuned + f"score: [{score}]\n")
+    for job, accuracies in zip(jobs, [(0.1, 0.1), (0.2, 0.9), (0.5, 0.8)], strict=True):
+        finished(job, *accuracies)
+    [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
+    assert [*table.text.iloc[:, -1]] == [shown]
+    assert f"best of lr by {score}" in table.caption
+
+
+def test_the_best_of_a_users_metric_is_what_the_runs_say(planned, tmp_path):
+    tuned = "methods: {fedavg: {}}\ntune: {lr: [0.1, 0.3]}\nscore: test/mcc\n"
+    jobs = planned(SMALL + tuned)
+    for job, number in zip(jobs, (0.2, 0.9), strict=True):
+        finished(job, number)
+        table = (job.folder / "metrics.csv").read_text()
+        (job.folder / "metrics.csv").write_text(table.replace("test/accuracy", "test/mcc"))
+        with (job.folder / "environment.yaml").open("a") as file:
+            file.write("scores: {test/mcc: true}\n")
+    [shown] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
+    assert shown.text["test/mcc"].tolist() == ["0.9000"]
+
+
+def test_only_tuned_values_with_the_same_seeds_compete(planned, tmp_path):
+    jobs = planned(
+        SMALL + "methods: {fedavg: {}}\ntune: {lr: [0.1, 0.2]}\nseeds: [0, 1]\nscore: last:2\n"
+    )
+    for job, accuracy in zip(jobs[:3], (0.5, 0.6, 0.9), strict=True):
+        finished(job, accuracy, accuracy)
+    [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
+    assert table.text["last 2, %"].tolist() == ["55.00 ± 7.07"]
+    note, chosen = table.notes
+    assert note == "fedavg: lr 0.2 has seeds [0], not [0, 1], and is not compared"
+    assert chosen.startswith("fedavg: lr 0.1, best of 2 settings")
+
+
+TUNED = """\
+rows:
+  fedavg: {tune: {lr: [0.1, 0.2, 0.3]}}
+  fedsam: {tune: {lr: [0.4, 0.5], algorithm.rho: [0.01, 0.1]}}
+tune_seeds: [7]
+seeds: [0, 1]
+"""
+
+
+def test_rows_tune_values_of_their_own(planned):
+    jobs = planned(SMALL + TUNED)
+    assert options(jobs[::2], "algorithm", "lr", "algorithm.rho") == [
+        ("fedavg", 0.1, None),
+        ("fedavg", 0.2, None),
+        ("fedavg", 0.3, None),
+        ("fedsam", 0.4, 0.01),
+        ("fedsam", 0.4, 0.1),
+        ("fedsam", 0.5, 0.01),
+        ("fedsam", 0.5, 0.1),
+    ]
+
+
+def test_the_best_of_the_trials_alone_gets_the_seeds_of_the_table(planned, tmp_path):
+    planned(SMALL + TUNED)  # writes the file
+    table = TableFile.read(str(tmp_path / "table.yaml"))
+    trials = plan(replace(table, seeds=table.tune_seeds), DIGITS, tmp_path / "runs")
+    for job, accuracy in zip(trials, (0.1, 0.2, 0.9, 0.1, 0.1, 0.3), strict=False):
+        finished(job, accuracy, accuracy)
+    chosen, notes = choose(table, trials)
+    jobs = plan(chosen, DIGITS, tmp_path / "runs")
+    assert options(jobs, "algorithm", "lr", "algorithm.rho", "seed") == [
+        ("fedavg", 0.3, None, 0),
+        ("fedavg", 0.3, None, 1),
+        ("fedsam", 0.5, 0.01, 0),
+        ("fedsam", 0.5, 0.01, 1),
+    ]
+    assert ["lr 0.3 is the last value tried" in note for note in notes] == [True, False]
+    assert ["3 settings" in notes[0], "4 settings" in notes[1], "3 have" in notes[1]] == [True] * 3
+
+
+def test_a_damaged_run_leaves_the_others_in_the_table(planned, tmp_path):
+    jobs = planned(SMALL + METHODS + "seeds: [0, 1]\nscore: last:2\n")
+    for job in jobs[:3]:
+        finished(job, 0.5, 0.6)
+    (jobs[0].folder / "metrics.csv").write_text("a,b\n")
+    (jobs[1].folder / "metrics.csv").write_text("round,test/accuracy\n")
+    [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
+    assert table.text.to_numpy().tolist() == [["fedavg", ""], ["fedsam", "55.00"]]
+    for job, note in zip(jobs[:2], table.notes, strict=True):
+        assert note.startswith(f"{job.folder} holds no run that can be read: metrics.csv")
+
+
+def test_a_finished_run_with_fewer_rounds_than_it_says_is_left_out_with_a_note(planned, tmp_path):
+    jobs = planned(SMALL + METHODS)
+    finished(jobs[0], 0.5, 0.6)
+    metrics = jobs[0].folder / "metrics.csv"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:2]))
+    [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
+    assert table.text["method"].tolist() == ["fedavg", "fedsam"]
+    assert "ends with round 1 of 2" in table.notes[0]
+
+
+def test_a_table_without_runs_shows_what_was_published(tmp_path, planned):
+    text = SMALL + METHODS + "published: {fedsam: [3.25]}\ntune: {lr: [0.1, 0.3]}\n"
+    jobs = planned(text)
+    [shown] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
+    assert len(jobs) == 4
+    assert "3.25" in shown.markdown()
+    assert "4 of 4 runs are missing" in shown.caption
+
+
+def test_shortened_runs_are_not_compared_with_published_numbers(tmp_path, planned):
+    jobs = planned(SMALL + METHODS + "published: {fedsam: [3.25]}\n", "--rounds", "1")
+    finished(jobs[1], 0.5)
+    [shown] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
+    assert "1 of 2 rounds" in shown.caption
+    assert "3.25" not in shown.markdown()

@@ -1,0 +1,146 @@
+"""LightningModules that no federation can train are refused in one sentence."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from lightning import LightningModule
+from lightning_modules import data, module, refused, step_with, trainer
+from torch import Tensor
+from torch.nn import functional as F
+from torch.optim import LBFGS, SGD, Adafactor, Optimizer
+from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR
+
+import fl_lightning as fl
+from fl_lightning.training.lightning_module import REFUSED
+
+
+@pytest.mark.parametrize("hook", sorted(REFUSED))
+def test_hooks_of_a_trainers_loop(hook: str) -> None:
+    mine = module(**{hook: lambda self, *_, **__: None})
+    refused(lambda: trainer().fit(mine, data()), "Mine", hook, "callback")
+
+
+class Fixed(Optimizer):
+    """Has a rate of its own."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+
+ONE_CYCLE = partial(OneCycleLR, max_lr=0.1, cycle_momentum=False)
+
+
+def two_groups(self: Any) -> SGD:
+    both = [{"params": self.inner.parameters()}, {"params": self.outer.parameters(), "lr": 1.0}]
+    return SGD(both, lr=0.1)
+
+
+def scheduled(
+    kind: Any, optimizer: Any = SGD, interval: str = "epoch", **options: Any
+) -> Callable[[Any], Any]:
+    """`configure_optimizers` with a scheduler."""
+
+    def configure_optimizers(self: Any) -> Any:
+        made = optimizer(self.parameters(), lr=0.1)
+        return [made], [{"scheduler": kind(made, **options), "interval": interval}]
+
+    return configure_optimizers
+
+
+def vector_loss(self: Any, batch: Any) -> Tensor:
+    return F.cross_entropy(self(batch["x"]), batch["label"], reduction="none")
+
+
+def averages(self: Any, batch: Any) -> None:
+    """The momentum encoder of contrastive learning."""
+    with torch.no_grad():
+        self.norm.weight.mul_(0.9)
+
+
+def averages_data(self: Any, batch: Any) -> None:
+    self.norm.weight.data = 0.9 * self.norm.weight.data
+
+
+MODULES: dict[str, tuple[dict[str, Any], str]] = {
+    "manual": ({"automatic_optimization": False}, "automatic_optimization"),
+    "two optimizers": (
+        {"configure_optimizers": lambda self: [SGD(self.parameters(), lr=0.1)] * 2},
+        "one optimizer",
+    ),
+    "two groups": ({"configure_optimizers": two_groups}, "groups"),
+    "some parameters": (
+        {"configure_optimizers": lambda self: SGD(self.outer.parameters(), lr=0.1)},
+        "inner.weight",
+    ),
+    "no optimizer": ({"configure_optimizers": lambda self: None}, "lr="),
+    "a closure": ({"configure_optimizers": lambda self: LBFGS(self.parameters())}, "closure"),
+    "a plateau": ({"configure_optimizers": scheduled(ReduceLROnPlateau)}, "metrics"),
+    "a short cycle": (
+        {"configure_optimizers": scheduled(ONE_CYCLE, total_steps=1)},
+        "steps ahead",
+    ),
+    "a cycle of momentum": (
+        {"configure_optimizers": scheduled(OneCycleLR, max_lr=0.1, total_steps=9)},
+        "cycle_momentum=False",
+    ),
+    "rules for layers": (
+        {"configure_optimizers": lambda self: Adafactor(self.parameters(), lr=0.1)},
+        "Adafactor of Mine",
+    ),
+    "a wrapper": (
+        {"configure_optimizers": lambda self: fl.optim.SAM(SGD(self.parameters(), lr=0.1))},
+        "perturb",
+    ),
+    "an optimizer without lr": (
+        {"configure_optimizers": lambda self: Fixed(self.parameters())},
+        "Fixed, which takes no argument lr",
+    ),
+    "a step's interval": (
+        {"configure_optimizers": scheduled(StepLR, interval="step", step_size=1)},
+        "interval",
+    ),
+    "trainer of the optimizer": (
+        {"configure_optimizers": lambda self: SGD(self.parameters(), self.trainer.world_size)},
+        "self.trainer.world_size",
+    ),
+    "no step": ({"training_step": LightningModule.training_step}, "training_step"),
+    "no loss": ({"training_step": lambda self, batch: None}, "training_step"),
+    "no loss in a dictionary": ({"training_step": lambda self, batch: {"out": 1}}, "training_step"),
+    "several losses": ({"training_step": vector_loss}, "(2,)"),
+    "a key": ({"training_step": lambda self, batch: batch["z"]}, "'z'"),
+    "trainer": (
+        {"training_step": step_with(lambda self, _: self.trainer.world_size)},
+        "self.trainer.world_size",
+    ),
+    "global_step": ({"training_step": step_with(lambda self, _: self.global_step)}, "global_step"),
+    "optimizers": (
+        {"training_step": step_with(lambda self, _: self.optimizers())},
+        "current_epoch",
+    ),
+    "a moving average": ({"training_step": step_with(averages)}, "'norm.weight' in a step"),
+    "a moving average of data": (
+        {"training_step": step_with(averages_data)},
+        "'norm.weight' in a step",
+    ),
+    "a logged sum": (
+        {"training_step": step_with(lambda self, b: self.log("mine", 1.0, reduce_fx="sum"))},
+        "'mine' with reduce_fx='sum'",
+    ),
+    "an own reduction": (
+        {"training_step": step_with(lambda self, b: self.log("mine", 1.0, reduce_fx=len))},
+        "mean, sum, min, max",
+    ),
+    "a logged vector": (
+        {"training_step": step_with(lambda self, b: self.log("mine", self(b["x"])[0]))},
+        "'mine' of shape (3,)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_that_no_federation_can_train(name: str) -> None:
+    members, word = MODULES[name]
+    refused(lambda: trainer().fit(module(**members), data()), word)

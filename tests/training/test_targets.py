@@ -1,0 +1,199 @@
+"""Targets of all kinds: classes, several labels, numbers, tokens, and several targets a row."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torchmetrics
+from least_squares import rows as regression_rows
+from lightning import LightningModule
+from lightning_modules import data, rows, trainer
+from torch import nn
+
+import fl_lightning as fl
+from fl_lightning.callbacks import ClientScores
+
+
+@pytest.mark.parametrize("columns", [(), (1,)], ids=["row", "column"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.bool], ids=str)
+def test_scores_of_binary_targets(dtype: torch.dtype, columns: tuple[int, ...]) -> None:
+    """One score a row, with its loss."""
+    x, _, owners = regression_rows()
+    y = (x[:, 0] > 0.3).to(dtype).reshape(-1, *columns)
+    given = fl.FederatedData((x, y), clients=owners, test=0.3)
+    torch.manual_seed(0)
+    module = nn.Linear(1, 1).double()
+    fit = trainer(loss="binary_cross_entropy", metrics=["accuracy", "auroc", "f1"], rounds=5)
+    fit.fit(module, given)
+    x, y = given.test
+    said, true = module(x)[:, 0] > 0, y.flatten() == 1
+    right = (said == true).double().mean().item()
+    assert fit.history["test/accuracy"].iloc[-1] == pytest.approx(right)
+    assert 0.5 < right < 1
+    f1 = 2 * (said & true).sum() / (said.sum() + true.sum())
+    assert fit.history["test/f1"].iloc[-1] == pytest.approx(f1.item())
+
+
+def test_targets_of_numbers_may_be_whole() -> None:
+    x, y, owners = regression_rows()
+    given = fl.FederatedData((x, y.round().long()), clients=owners, test=0.3)
+    module = nn.Linear(1, 1).double()
+    found = trainer(loss="mse", metrics=["rmse", "mae", "r2"]).test(module, given)
+    x, y = given.test
+    off = module(x)[:, 0] - y
+    assert found["test/rmse"] == pytest.approx(off.square().mean().sqrt().item())
+    assert found["test/mae"] == pytest.approx(off.abs().mean().item())
+    explained = 1 - (off.square().mean() / y.double().var(correction=0)).item()
+    assert found["test/r2"] == pytest.approx(explained, abs=1e-6)  # torchmetrics adds in float32
+
+
+def test_several_labels_a_row_are_counted_one_by_one() -> None:
+    x, _, owners = regression_rows()
+    y = (x > torch.tensor([0.2, 0.8])).long()
+    given = fl.FederatedData((x, y), clients=owners, test=0.3)
+    module = nn.Linear(1, 2).double()
+    found = trainer(loss="binary_cross_entropy", metrics=["accuracy"]).test(module, given)
+    x, y = given.test
+    right = ((module(x) > 0) == (y == 1)).double().mean().item()
+    assert found["test/accuracy"] == pytest.approx(right)
+
+
+def test_one_score_tells_two_named_classes_apart() -> None:
+    x, _, owners = regression_rows()
+    y = (x[:, 0] > 0.3).long()
+    given = fl.FederatedData((x, y), clients=owners, test=0.3, classes=("low", "high"))
+    fit = trainer(loss="binary_cross_entropy", rounds=5, callbacks=[ClientScores])
+    module = nn.Linear(1, 1).double()
+    fit.fit(module, given)
+    x, y = given.test
+    right = (module(x)[:, 0] > 0).long() == y
+    assert fit.history["test/accuracy"].iloc[-1] == pytest.approx(right.double().mean().item())
+    each = fit.test(data=given, per_client=True)["test/accuracy"]
+    for client, found in enumerate(each):
+        own = right[given.parts["test"][client]]
+        assert found == pytest.approx(own.double().mean().item())
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_cross_entropy_of_torch_has_classes(weighted: bool) -> None:
+    given, weight = data(test=0.3), torch.tensor([1.0, 2.0, 3.0])
+    given = fl.FederatedData(
+        (given.train["x"], given.train["label"]), clients=given.partition, test=0.3
+    )
+    loss = nn.CrossEntropyLoss(weight) if weighted else nn.functional.cross_entropy
+    fit, module = trainer(loss=loss, metrics=["f1"]), nn.Linear(6, 3)
+    fit.fit(module, given)
+    x, y = given.test
+    right = (module(x).argmax(1) == y).double().mean().item()
+    assert fit.history["test/accuracy"].iloc[-1] == pytest.approx(right)
+    f1 = torchmetrics.functional.f1_score(
+        module(x), y, "multiclass", num_classes=3, average="macro"
+    )
+    assert fit.history["test/f1"].iloc[-1] == pytest.approx(f1.item())
+
+
+def test_classes_of_an_own_loss_are_named() -> None:
+    def loss(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(out, y)
+
+    x, y = rows(60).values()
+    fit = trainer(loss=loss, metrics=["f1"])
+    with pytest.raises(fl.UserError, match=r"FederatedData\(classes="):
+        fit.fit(nn.Linear(6, 3), fl.FederatedData((x, y), clients=[0] * 60, test=0.5))
+    given = fl.FederatedData((x, y), clients=[0] * 60, test=0.5, classes="abc")
+    assert "test/f1" in fit.fit(nn.Linear(6, 3), given).scalars
+
+
+@pytest.mark.parametrize(("highest", "named"), [(9, True), (2**18, False)])
+def test_numbers_above_those_of_a_vocabulary_are_no_classes(
+    highest: int, named: bool, capsys: Any
+) -> None:
+    x, _, owners = regression_rows()
+    y = torch.zeros(len(x), dtype=torch.int64)
+    y[0] = highest
+    trainer(lr=0.1, local_steps=1).fit(TwoTargets(), fl.FederatedData((x, y), clients=owners))
+    assert ("number of classes" in capsys.readouterr().out) == named
+
+
+class TwoTargets(LightningModule):
+    """A line for each of two targets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines = nn.Linear(1, 2).double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.lines(x)
+
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        x, y = batch
+        return loss_of_two(self(x), y)
+
+    def test_step(self, batch: Any, index: int) -> None:
+        self.log("test/loss", self.training_step(batch, index))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def loss_of_two(out: torch.Tensor, y: Any) -> torch.Tensor:
+    both = [y["one"], y["two"]] if isinstance(y, dict) else [y, y]
+    return nn.functional.mse_loss(out, torch.stack(both, 1).to(out))
+
+
+@pytest.mark.parametrize("module", [TwoTargets(), nn.Linear(1, 2).double()], ids=["lit", "plain"])
+def test_a_row_may_have_several_targets(module: nn.Module) -> None:
+    x, y, owners = regression_rows()
+    given = fl.FederatedData((x, {"one": y, "two": -y}), clients=owners, test=0.3)
+    lit = isinstance(module, LightningModule)
+    fit = trainer() if lit else trainer(loss=loss_of_two, lr=0.1)
+    fit.fit(module, given)
+    x, y = given.test
+    found = fit.history["test/loss"].iloc[-1]
+    assert found == pytest.approx(loss_of_two(module(x), y).item())
+    assert "test/accuracy" not in fit.history
+    if not lit:
+        with pytest.raises(fl.UserError, match="cross_entropy cannot compare"):
+            trainer(lr=0.1).fit(module, given)
+
+
+class Tagger(nn.Module):
+    """A class for each token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(7, 3)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.table(tokens)
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 60])
+def test_the_loss_of_padded_rows_is_the_mean_over_their_targets(batch_size: int) -> None:
+    """In batches of any size, some of which are padding alone."""
+    g = torch.Generator().manual_seed(0)
+    tokens = torch.randint(7, (60, 6), generator=g)
+    length = torch.randint(7, (60, 1), generator=g)
+    y = tokens.div(3, rounding_mode="floor").masked_fill(torch.arange(6) >= length, -100)
+    assert (length == 0).any()
+    given = fl.FederatedData((tokens, y), clients=torch.arange(60) % 3, test=0.5)
+    fit, module = trainer(metrics=["perplexity"], batch_size=batch_size), Tagger()
+    fit.fit(module, given)
+    x, y = given.test
+    loss = nn.functional.cross_entropy(module(x).flatten(0, 1), y.flatten()).item()
+    for found in (fit.history.iloc[-1], fit.test(data=given)):
+        assert found["test/loss"] == pytest.approx(loss)
+        assert found["test/perplexity"] == pytest.approx(math.exp(loss))
+    each = fit.test(data=given, per_client=True)["test/loss"]
+    for client, found in enumerate(each):
+        own = given.parts["test"][client]
+        loss = nn.functional.cross_entropy(module(x[own]).flatten(0, 1), y[own].flatten())
+        assert found == pytest.approx(loss.item())
+
+
+def test_numbers_above_one_are_no_binary_targets() -> None:
+    given = fl.FederatedData((torch.randn(60, 2), torch.arange(60) % 3), clients=[0] * 60, test=0.5)
+    fit = trainer(loss="binary_cross_entropy", metrics=["accuracy"], batch_size=30)
+    with pytest.raises(fl.UserError, match=r"accuracy.*not classes"):
+        fit.fit(nn.Linear(2, 1), given)
