@@ -69,7 +69,7 @@ def run(trial: "optuna.Trial", argv: list[str], o: argparse.Namespace) -> float:
     values = [f"{flag_of(n)}={suggest(trial, n, space)}" for n, space in o.tune]
     folder = o.folder / f"trial-{trial.number}"
     report = Report(trial, o.monitor)
-    with folder.with_suffix(".log").open("w") as log, redirect_stdout(log):
+    with folder.with_suffix(".log").open("w", encoding="utf-8") as log, redirect_stdout(log):
         fcntl.flock(log, fcntl.LOCK_EX)  # until the process ends: see counts
         experiment = experiment_of(o.recipe, [*argv, *values, "--run-dir", str(folder)])
         experiment.callbacks = [*experiment.callbacks, report]
