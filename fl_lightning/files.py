@@ -1,8 +1,10 @@
-"""Files that are written whole or not at all. Imports nothing of the package."""
+"""Files that are written whole or not at all, and printing. Imports nothing of the package."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
 
@@ -44,3 +46,9 @@ def sync(path: Path) -> None:
         os.fsync(file)
     finally:
         os.close(file)
+
+
+def print_any_character() -> None:
+    """Let `print` write escapes in place of characters that the output's encoding lacks."""
+    if isinstance(sys.stdout, TextIOWrapper):  # a notebook has another, a daemon none
+        sys.stdout.reconfigure(errors="backslashreplace")
