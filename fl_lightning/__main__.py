@@ -5,9 +5,11 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
+from signal import SIGPIPE
 
 import fl_lightning
 from fl_lightning.cli.text_cache import has_fixed_text, print_text
+from fl_lightning.files import print_any_character
 
 USAGE = """\
 usage: fl-lightning COMMAND ...
@@ -44,6 +46,7 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command that `argv` names."""
+    print_any_character()
     command, *rest = (sys.argv[1:] if argv is None else list(argv)) or ["--help"]
     try:
         if command in COMMANDS:
@@ -59,14 +62,15 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(f"error: there is no command {command!r}", file=sys.stderr)
             print(USAGE)
             raise SystemExit(2)
-        sys.stdout.flush()
+        print(end="", flush=True)
     except BrokenPipeError:  # as under `| head`; the interpreter would flush again when it exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(128 + SIGPIPE) from None  # a run has not come to its end
 
 
 def _run(command: str, argv: Sequence[str]) -> None:
     lists_recipes = command == "run" and (not argv or argv[0].startswith("-"))
-    if sys.stderr.isatty() and not lists_recipes and command != "new":
+    if sys.stderr and sys.stderr.isatty() and not lists_recipes and command != "new":
         print("loading torch ...", file=sys.stderr)
     import_module(COMMANDS[command]).main(argv)
 

@@ -1,8 +1,10 @@
-"""Files that are written whole or not at all. Imports nothing of the package."""
+"""Files that are written whole or not at all, and printing. Imports nothing of the package."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
 
@@ -11,7 +13,7 @@ from typing import IO, Any
 def atomic(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     """Write a file aside, put it on disk and rename it. One process writes a path at a time.
 
-    In text mode the ends of lines are written as they are. A folder that is missing is made.
+    Texts are in UTF-8, with the ends of lines as they are. A folder that is missing is made.
 
     Raises:
         OSError: With the file's name, also where `torch.save` hides it in a RuntimeError.
@@ -19,7 +21,8 @@ def atomic(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f"{path.name}.part")
     try:
-        with aside.open(mode, newline=None if "b" in mode else "") as file:
+        newline, encoding = (None, None) if "b" in mode else ("", "utf-8")
+        with aside.open(mode, newline=newline, encoding=encoding) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -43,3 +46,9 @@ def sync(path: Path) -> None:
         os.fsync(file)
     finally:
         os.close(file)
+
+
+def print_any_character() -> None:
+    """Let `print` write escapes in place of characters that the output's encoding lacks."""
+    if isinstance(sys.stdout, TextIOWrapper):  # a notebook has another, a daemon none
+        sys.stdout.reconfigure(errors="backslashreplace")

@@ -69,14 +69,15 @@ def run(trial: "optuna.Trial", argv: list[str], o: argparse.Namespace) -> float:
     values = [f"{flag_of(n)}={suggest(trial, n, space)}" for n, space in o.tune]
     folder = o.folder / f"trial-{trial.number}"
     report = Report(trial, o.monitor)
-    with folder.with_suffix(".log").open("w") as log, redirect_stdout(log):
+    with folder.with_suffix(".log").open("w", encoding="utf-8") as log, redirect_stdout(log):
         fcntl.flock(log, fcntl.LOCK_EX)  # until the process ends: see counts
         experiment = experiment_of(o.recipe, [*argv, *values, "--run-dir", str(folder)])
         experiment.callbacks = [*experiment.callbacks, report]
         try:
             experiment.run()
         except SystemExit as ended:
-            if ended.code != 2 or not (folder / "config.yaml").is_file():
+            of_machine = isinstance(ended.__context__, OSError)  # such as a full disk
+            if ended.code != 2 or of_machine or not (folder / "config.yaml").is_file():
                 raise  # Ctrl-C, or an option that no trial can have
             raise RuntimeError("the run has failed") from ended
     if report.score is None:
@@ -151,19 +152,24 @@ def main() -> None:
     o, argv = parse(sys.argv[1:])
     try:
         import optuna
+        from sqlalchemy.exc import DBAPIError
     except ImportError:
         exit_with_error("tuning needs a package: pip install optuna")
     chosen = given(argv)
     argv += [] if "validation" in chosen else ["--validation", "0.1"]
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    o.folder.mkdir(parents=True, exist_ok=True)
-    study = optuna.create_study(
-        storage=f"sqlite:///{o.folder / 'study.db'}",
-        study_name="tune",
-        load_if_exists=True,
-        direction="maximize" if higher_is_better(o.monitor) else "minimize",
-        pruner=optuna.pruners.MedianPruner(n_warmup_steps=10),
-    )
+    try:
+        o.folder.mkdir(parents=True, exist_ok=True)
+        study = optuna.create_study(
+            storage=f"sqlite:///{o.folder / 'study.db'}",
+            study_name="tune",
+            load_if_exists=True,
+            direction="maximize" if higher_is_better(o.monitor) else "minimize",
+            pruner=optuna.pruners.MedianPruner(n_warmup_steps=10),
+        )
+    except (OSError, DBAPIError) as error:
+        reason = getattr(error, "orig", error)
+        exit_with_error(f"no study can be kept in {o.folder} ({reason}): give another --folder")
     check_continued(study, asked(o, argv), o.folder)
     seed = len(study.trials)  # a study that is continued must not repeat its first values
     study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)

@@ -1,5 +1,6 @@
 """Files that are written whole or not at all."""
 
+import locale
 import os
 from errno import ENOSPC
 from pathlib import Path
@@ -17,6 +18,17 @@ def test_a_file_appears_at_the_end_and_with_its_line_ends(tmp_path):
         file.write("a\r\nb\n")
         assert not path.exists()
     assert path.read_bytes() == b"a\r\nb\n"
+
+
+def test_a_text_is_in_utf_8_in_any_locale(tmp_path):
+    before = locale.setlocale(locale.LC_CTYPE)
+    locale.setlocale(locale.LC_CTYPE, "C")
+    try:
+        with atomic(tmp_path / "table.csv", "w") as file:
+            file.write("Käse")
+    finally:
+        locale.setlocale(locale.LC_CTYPE, before)
+    assert (tmp_path / "table.csv").read_bytes() == "Käse".encode()
 
 
 def save_on_a_full_disk(path: Path) -> None:

@@ -1,14 +1,18 @@
 """The package as installed from a wheel, without the repository; the command's first words."""
 
+import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from locations import ROOT
 
+from fl_lightning import __main__ as command
 from fl_lightning.__main__ import main
 
 FILES = "pyproject.toml", "setup.cfg", "README.md", "LICENSE"
@@ -83,9 +87,21 @@ def test_unknown_names_are_refused(argv, capsys):
     assert argv[-1] in capsys.readouterr().err
 
 
-def test_a_reader_that_ends_early_is_no_error(installed, tmp_path):
+def test_a_reader_that_ends_early_ends_the_command_in_silence(installed, tmp_path):
     command = f"set -o pipefail; PYTHONPATH={installed} {sys.executable} -m fl_lightning run | true"
     done = subprocess.run(
         ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=300
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_a_command_works_where_characters_or_outputs_are_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "made", SimpleNamespace(main=lambda argv: print("50 ± 1")))
+    monkeypatch.setitem(command.COMMANDS, "compare", "made")
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
+    monkeypatch.setattr(sys, "stderr", None)  # as under `2>&-`
+    main(["compare", "runs"])
+    sys.stdout.seek(0)
+    assert sys.stdout.read() == "50 \\xb1 1\n"
+    monkeypatch.setattr(sys, "stdout", None)
+    main(["compare", "runs"])

@@ -72,7 +72,7 @@ def _beside(file: str, name: str) -> str:
 
 def _read(file: str) -> dict[Any, Any]:
     try:
-        content = load(preset(file).read_text())
+        content = load(preset(file).read_text("utf-8"))
     except (OSError, ValueError) as error:
         exit_with_error(f"cannot read the configuration {file}: {error}")
     content = {} if content is None else content

@@ -15,7 +15,7 @@ import torch
 from fl_lightning.distributed.launcher_env import is_first_rank
 from fl_lightning.errors import DivergenceError, RankLostError, UserError, first_sentence
 
-FULL = "the disk is full, {file} could not be written: free some space, then add --resume"
+FULL = "the disk is full, {file} could not be written: free some space; --resume continues a run"
 UNUSABLE = "{file} cannot be used ({reason}): give a writable folder as --run-dir"
 OF_DISKS = dict.fromkeys((ENOSPC, EDQUOT), FULL)
 WRONG_FOLDER = EROFS, EACCES, EPERM, ENOTDIR, EEXIST, ENAMETOOLONG

@@ -36,7 +36,14 @@ def text_folder(root: Path, length: PositiveInt = 64, test: OpenFraction = 0.2) 
     files = sorted(root.glob("*.txt"))
     if not files:
         raise UserError(f"{root} holds no .txt files: give the folder of the texts as --data-dir")
-    return _next_characters({file.stem: file.read_text() for file in files}, length, test)
+    return _next_characters({file.stem: _text(file) for file in files}, length, test)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is not in UTF-8 ({error.reason}): convert it") from None
 
 
 def _next_characters(texts: Mapping[str, str], length: int, test: float) -> FederatedData:

@@ -224,7 +224,7 @@ def _import(place: str, environment: Mapping[str, Any], folder: Path) -> Callabl
             sys.path.append(parent)
     if not where.endswith(".py"):
         return attrgetter(name)(import_module(where))
-    return attrgetter(name)(SimpleNamespace(**_executed(file, file.read_text())))
+    return attrgetter(name)(SimpleNamespace(**_executed(file, file.read_text("utf-8"))))
 
 
 def _has_changed(original: Path, copy: Path) -> bool:

@@ -104,7 +104,7 @@ def _saved(path: Path, rounds: int) -> tuple[list[str], list[dict[str, str]]]:
     """The columns, and the rows of the first rounds, which were on disk before their checkpoint."""
     rows, number = list[dict[str, str]](), 1
     try:
-        with path.open(newline="", errors="replace") as file:
+        with path.open(newline="", encoding="utf-8", errors="replace") as file:
             reader = csv.DictReader(file)
             for number in range(1, rounds + 1):
                 row = next(reader)

@@ -16,7 +16,7 @@ def read_scalars(path: Path) -> Scalars:
     Raises:
         UserError: If the file is no such table.
     """
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         columns = list(reader.fieldnames or [])
         if "round" not in columns:

@@ -9,6 +9,7 @@ import torch
 from refusals import sentence
 from torch.nn import functional as F
 
+from fl_lightning import UserError
 from fl_lightning.data.row_sources import table, text_folder, topics
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import char_lstm, char_transformer, mlp
@@ -105,6 +106,12 @@ def test_a_loss_of_ones_own_with_options(csv, tmp_path):
 )
 def test_what_does_not_fit_a_table_is_refused(argv, said, csv, tmp_path, capsys):
     assert said in sentence(capsys, trained, tmp_path / "run", "--data", str(csv), *argv.split())
+
+
+def test_a_text_in_another_encoding_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_bytes("Käse ".encode("latin-1") * 40)
+    with pytest.raises(UserError, match=r"a\.txt is not in UTF-8"):
+        text_folder(tmp_path)
 
 
 @pytest.mark.parametrize("model", [char_lstm, char_transformer])

@@ -49,7 +49,7 @@ def test_a_run_is_resumed_after_a_write_that_found_the_disk_full(
         patch.setattr(owner, name, full_in_the_end)
         said = sentence(scaffold, tmp_path / "run")
     assert "the disk is full" in said
-    assert f"{file} could not be written: free some space, then add --resume" in said
+    assert f"{file} could not be written: free some space; --resume continues a run" in said
     assert not list(tmp_path.rglob("*.part"))
     scaffold(tmp_path / "run", "--resume")
     assert jobs.results(tmp_path / "run") == uninterrupted

@@ -82,7 +82,7 @@ def analyze(
     subjects = [Subject(run, own["split"], device, best, round) for run in found]
     numbers, caption, draw = analysis(dict(zip(_labels(found), subjects, strict=True)), **own)
     for file in figure:
-        draw().savefig(file)
+        draw().save(file)
     table = Table(numbers.map(_text), caption=caption, numbers=numbers)
     print(FORMATS[format](table)) if format else table.show()
 

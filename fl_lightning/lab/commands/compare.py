@@ -100,7 +100,7 @@ def compare(
             drawn = report.against(comparison, x, scores[0], log)
         else:
             drawn = report.curves(comparison, curve or report.main_tag(found), smooth)
-        drawn.savefig(file)
+        drawn.save(file)
     print(FORMATS[format](table)) if format else table.show()
     names = " ".join([*comparison.row_names, *comparison.column_names, *table.text["method"]])
     unused = [

@@ -24,6 +24,7 @@ from fl_lightning.callbacks.tensorboard import MOST_SHOWN, draw_heat_map
 from fl_lightning.cli.arguments import ArgumentParser, check_figures
 from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.cli.recipes import experiment_of
+from fl_lightning.files import atomic
 from fl_lightning.lab.displayed import Figure
 from fl_lightning.lab.report.table import Table
 from fl_lightning.runs.config import Config
@@ -104,9 +105,10 @@ def main(argv: Sequence[str]) -> None:
         rows = DataFrame([scheme.row() for scheme in shown])
         Table(rows, caption=CAPTION).show()
         if files.csv:
-            concat([scheme.frame() for scheme in shown]).to_csv(files.csv, index=False)
+            with atomic(files.csv, "w") as file:
+                concat([scheme.frame() for scheme in shown]).to_csv(file, index=False)
         if files.figure:
-            figure(shown).savefig(files.figure)
+            figure(shown).save(files.figure)
 
 
 def schemes(experiments: Sequence[Any]) -> list[Scheme]:

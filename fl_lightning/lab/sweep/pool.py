@@ -146,7 +146,7 @@ def _run(stack: Stack, environment: Environment, folder: str) -> None:
 def _log(job: Job) -> TextIO:
     """The file of what a run prints, once no other table makes this run."""
     job.log.parent.mkdir(parents=True, exist_ok=True)
-    file = job.log.open("a", buffering=1)
+    file = job.log.open("a", buffering=1, encoding="utf-8")
     with suppress(OSError):  # of file systems without locks
         fcntl.flock(file, fcntl.LOCK_EX)
     return file

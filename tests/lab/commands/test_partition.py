@@ -1,6 +1,9 @@
 """`fl-lightning partition`: partitions as a table, a figure and counts."""
 
+import os
+from errno import ENOSPC
 from pathlib import Path
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -90,3 +93,15 @@ def test_the_experiment_of_a_recipe_is_not_run(tmp_path, monkeypatch):
 
 def test_a_figure_that_cannot_be_drawn_is_refused_first(sentence):
     assert "heat.doc" in sentence(main, ["partition", "digits", "--figure", "heat.doc"])
+
+
+@pytest.mark.parametrize(("option", "name"), [("--figure", "heat.png"), ("--csv", "counts.csv")])
+def test_a_full_disk_is_reported_and_leaves_the_file_as_it_was(
+    option, name, tmp_path, sentence, monkeypatch
+):
+    file = tmp_path / name
+    file.write_text("before")
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(ENOSPC, os.strerror(ENOSPC))))
+    said = sentence(main, ["partition", "digits", option, str(file)])
+    assert f"the disk is full, {file} could not be written" in said
+    assert file.read_text() == "before"
