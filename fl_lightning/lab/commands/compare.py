@@ -27,6 +27,8 @@ def main(argv: Sequence[str]) -> None:
     add_parameters(parser, options_of(compare))
     try:
         compare(**vars(parser.parse_args(argv)))
+    except BrokenPipeError:
+        raise  # to end in silence, as under `| head`
     except (ValueError, OSError) as error:
         exit_with_error(str(error))
 

@@ -9,6 +9,7 @@ from pandas import read_csv
 from run_folders import run
 
 from fl_lightning.__main__ import main
+from fl_lightning.lab.commands import compare
 
 
 def test_the_command_prints_and_draws(tmp_path, capsys):
@@ -29,6 +30,16 @@ def test_the_command_prints_and_draws(tmp_path, capsys):
     assert notes == [f"note: {tmp_path / 'runs' / seed} is at round 1 of 2" for seed in "01"]
     assert "last 10, %: 4 of the 4 runs have fewer" in last
     assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_reader_that_has_ended_is_no_mistake_of_the_user(tmp_path, monkeypatch):
+    def write(_: str) -> None:
+        raise BrokenPipeError
+
+    run(tmp_path / "a", [0.5])
+    monkeypatch.setattr(sys.stdout, "write", write)
+    with pytest.raises(BrokenPipeError):
+        compare.main([str(tmp_path)])
 
 
 def test_the_command_shows_a_table_in_a_terminal(tmp_path, capsys, monkeypatch):
