@@ -96,7 +96,6 @@ class MeanLoss:
         Returns:
             (m, 2) float64.
         """
-
         whole = counted(self.loss, self.data.targets(self.index))
         table = torch.zeros(len(points), 2, dtype=torch.float64, device=points.device)
         with evaluating(self.module):
