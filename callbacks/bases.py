@@ -105,7 +105,8 @@ def rows_of_all(
 ) -> Tensor:
     """A row for each of these clients, (M, width) float64, from the rank that has it."""
     rows = [mine.get(client, [0.0] * width) for client in clients]
-    table = torch.tensor(rows, device=federation.w.device).double().reshape(len(rows), width)
+    table = torch.tensor(rows, dtype=torch.float64, device=federation.w.device)
+    table = table.reshape(len(rows), width)
     federation.all_reduce_sum(table)
     return table
 

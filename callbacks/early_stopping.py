@@ -22,7 +22,8 @@ class EarlyStopping(Stopping):
         patience: Evaluations without improvement before the run stops.
         monitor: The scalar, such as val/loss, val/accuracy or train/loss.
         min_delta: The smallest change that is an improvement.
-        mode: The direction in which the scalar improves; auto: max for an accuracy, else min.
+        mode: The direction in which the scalar improves; auto: max for names with
+            accuracy, acc, auc, auroc, f1, precision, r2 or recall, else min.
     """
 
     monitor: str = "val/loss"

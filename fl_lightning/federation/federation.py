@@ -222,7 +222,8 @@ class Federation:
         """Run one round: the cohort trains, one all-reduce, the server steps.
 
         Returns:
-            `train/loss`, `DISTANCES`, what terms log, the cohort's communication, and seconds.
+            `train/loss`, `DISTANCES`, what terms log, `local/lr`, the cohort's communication, and
+            seconds; under "skip-client" also `client/skipped`.
 
         Raises:
             DivergenceError: If what a client or the server makes is no longer finite. The model

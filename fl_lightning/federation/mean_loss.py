@@ -96,18 +96,16 @@ class MeanLoss:
         Returns:
             (m, 2) float64.
         """
-
-        def of_batch(x: Tensor, y: Tensor) -> Tensor:
-            def one(w: Tensor) -> Tensor:
-                out = self._forward(w, x)
-                right = w.new_full((), nan).double()
-                if self.data.classes:
-                    right = is_right(scores_of(out), y).double().mean()
-                return torch.stack([self.loss(out, y).double(), right])
-
-            return torch.stack([one(w) for w in points])
-
-        return self._mean(of_batch)
+        whole = counted(self.loss, self.data.targets(self.index))
+        table = torch.zeros(len(points), 2, dtype=torch.float64, device=points.device)
+        with evaluating(self.module):
+            for x, y in self.data.batches(self.index, self.batch_size):
+                share = counted(self.loss, y) / whole
+                for row, w in zip(table, points, strict=True):
+                    out = self._forward(w, x)
+                    row[0] += share * self.loss(out, y).double() if share else 0.0
+                    row[1] += is_right(scores_of(out), y).sum() if self.data.classes else nan
+        return table / torch.tensor([1, len(self.index)]).to(table)
 
     def _mean(self, of_batch: Callable[[Any, Any], Tensor]) -> Tensor:
         """The mean over the samples, or the targets that count, of a mean over each batch."""

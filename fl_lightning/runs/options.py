@@ -49,7 +49,8 @@ class SimulationOptions:
             rounds; none for the algorithm's own.
         rounds: Communication rounds.
         seed: Seed of all random numbers.
-        data_dir: Folder of the data sets. MNIST, EMNIST, CIFAR and SVHN are downloaded into it.
+        data_dir: Folder of the data sets. MNIST, Fashion-MNIST, EMNIST, CIFAR and SVHN are
+            downloaded into it.
         run_dir: Folder of the run; none for runs/<recipe>/<algorithm>-<number>.
         resume: Continue the run in --run-dir from its newest checkpoint, or begin one there.
             SIGTERM and SIGUSR1 let a run finish its round, write a checkpoint and leave with exit

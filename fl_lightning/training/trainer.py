@@ -134,6 +134,8 @@ class FederatedTrainer:
 
         Raises:
             UserError: If module, data and options do not fit together. Nothing is trained then.
+            DivergenceError: If the training is no longer finite (see `on_divergence`).
+            RankLostError: If another rank ended.
             SystemExit: With code 75 if SIGTERM or SIGUSR1 has stopped the run after a checkpoint.
         """
         data = read_data(data, datamodule, clients)

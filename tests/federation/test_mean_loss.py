@@ -60,9 +60,10 @@ def test_targets_that_do_not_count_have_no_weight_in_the_mean(of_batch):
     torch.testing.assert_close(loss.gradient(loss.weights), loss.layout.flatten(gradient))
 
 
-def test_many_weights_score_as_each_alone():
+@pytest.mark.parametrize("of_batch", [LOSSES[0], LOSSES[2]], ids=["plain", "another index"])
+def test_many_weights_score_as_each_alone(of_batch):
     module, data = network(), blobs()
-    loss = MeanLoss(module, data, batch_size=11)
+    loss = MeanLoss(module, data, batch_size=11, loss=of_batch)
     w = loss.layout.read(module)
     points = torch.stack([w, 2 * w, -w, 0 * w, w * torch.nan])
     scores = loss.scores(points)

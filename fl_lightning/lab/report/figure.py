@@ -83,7 +83,7 @@ def against(
     if option not in comparison.columns:
         raise UserError(f"{option} is none of the columns: {', '.join(comparison.columns)}")
     panels = comparison.headings([o for o in comparison.columns if o != option])
-    made = make_score(score)
+    made = make_score(score, comparison.runs)
     texts = comparison.options[option]
     places = to_numeric(texts, errors="coerce")
     names = [] if places.notna().equals(texts != "") else [*texts[texts != ""].unique()]

@@ -227,7 +227,11 @@ def score(text: Score | str, runs: Sequence[Run] = ()) -> Score:
     if isinstance(text, Score):
         return text
     name, _, number = text.partition(":")
-    is_tag = "/" in name or name.startswith(("test", "val"))  # LightningModules log val_loss
+    is_tag = (  # LightningModules log val_loss, and callbacks any name
+        "/" in name
+        or name.startswith(("train", "test", "val"))
+        or (name not in SCORES and any(name in run.scalars for run in runs))
+    )
     function = partial(of_tag, name) if is_tag else SCORES.get(name)
     if function is None:
         known = ", ".join(SCORES)

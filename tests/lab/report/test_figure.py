@@ -1,6 +1,7 @@
 """Figures of runs."""
 
 import pytest
+import torch
 from matplotlib.figure import Figure
 from run_folders import compared, run
 
@@ -44,6 +45,25 @@ def test_a_panel_for_each_value_of_an_option(tmp_path):
     assert [axes.get_title() for axes in figure.axes] == titles
     assert drawn(figure) == [[[0.6]], [[0.5], [0.7]]]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fedavg", "scaffold"]
+
+
+Y = torch.arange(8) % 3
+
+
+@pytest.mark.parametrize(
+    ("y", "shown"),
+    [
+        (Y, "client"),
+        (Y.int(), "client"),
+        (Y > 0, "client"),
+        (-Y, "rows of a client"),
+        (1_000_000_000 * Y, "rows of a client"),
+        ({"first": Y, "second": Y}, "rows of a client"),
+    ],
+)
+def test_a_partition_has_a_heat_map_where_targets_are_classes(y, shown):
+    data = fl.FederatedData((torch.zeros(8, 2), y), clients=[0, 1] * 4)
+    assert fl.plot.partition(data).axes[0].get_xlabel() == shown
 
 
 def test_a_pattern_draws_a_line_for_each_scalar_that_matches(tmp_path):

@@ -208,6 +208,14 @@ def test_seconds_to_a_target_are_those_of_training(tmp_path):
     assert (row["s to 80%"], row["time/train_s"]) == ("1", "0.5000")
 
 
+@pytest.mark.parametrize("tag", ["train_loss", "norm"])
+def test_a_column_without_a_slash_is_a_score(tag, tmp_path):
+    table = run(tmp_path / "a", [0.5, 0.8]) / "metrics.csv"
+    table.write_text(table.read_text().replace("time/round_s", tag))
+    (row,) = cells(compared(tmp_path), tag)
+    assert row[tag] == "0.5000"
+
+
 def test_scores_of_one_scalar_have_columns_of_their_own_and_equal_ones_share_one(tmp_path):
     run(tmp_path / "a", [0.5, 0.7, 0.9])
     names = ["test/accuracy", "test/accuracy:2", "last", "last:10"]
