@@ -76,6 +76,11 @@ def test_a_metric_of_clients_has_the_direction_of_the_global_models(tag, larger,
     assert make_score(tag, [Run.read(folder)]).higher_is_better is larger
 
 
+@pytest.mark.parametrize("tag", ["clients/accuracy_std", "clients/r2_std", "val_acc_std"])
+def test_a_larger_deviation_over_clients_is_not_better(tag):
+    assert make_score(tag).higher_is_better is None
+
+
 def test_fewer_rounds_to_a_target_are_better_and_seconds_neither(tmp_path):
     run(tmp_path / "a", [0.8, 0.8], algorithm="fedavg")
     run(tmp_path / "b", [0.5, 0.8], algorithm="scaffold")
