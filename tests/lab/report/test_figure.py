@@ -1,5 +1,7 @@
 """Figures of runs."""
 
+from math import nan
+
 import pytest
 from matplotlib.figure import Figure
 from run_folders import compared, run
@@ -92,6 +94,18 @@ def test_a_score_against_an_option(tmp_path):
     assert labels == ("log", "algorithm.rho", "test accuracy, best, %")
     assert [text.get_text() for text in axes.get_xticklabels()] == ["0.01", "0.1", "1"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fedsam", "fedavg"]
+
+
+def test_a_score_against_an_option_is_left_out_where_a_run_did_not_reach_its_target(tmp_path):
+    for rho, accuracies in ((0.1, [0.5, 0.8]), (0.2, [0.8, 0.8]), (0.3, [0.5, 0.6])):
+        for seed in (0, 1):
+            reached = [0.9, 0.9] if seed else accuracies
+            run(tmp_path / f"{rho}-{seed}", reached, seed, algorithm="fedsam", own={"rho": rho})
+    run(tmp_path / "none", [0.1, 0.1], 0)
+    figure = against(compared(tmp_path, "algorithm.rho"), "algorithm.rho", "rounds_to:80")
+    (points,) = [container.lines[0] for container in figure.axes[0].containers]
+    assert points.get_ydata().tolist() == pytest.approx([1.5, 1.0, nan], nan_ok=True)
+    assert drawn(figure)[0][-1] == pytest.approx([nan, nan], nan_ok=True)
 
 
 def test_a_score_against_names(tmp_path):
