@@ -139,7 +139,7 @@ def _compared(cells: DataFrame, score: Score, over: str) -> DataFrame:
     another of its column has no mark: its failed runs may have been the worse ones.
     """
     known = cells["mean"].where(cells["reached"] == cells["runs"])
-    cells = cells.assign(difference=cells["mean"] - cells["published"], mark="")
+    cells = cells.assign(difference=known - cells["published"], mark="")
     if score.higher_is_better is not None:
         most = cells["runs"].groupby(level="column").transform("max")
         rivals = known.where(cells["runs"] == most).round(score.digits).groupby(level="column")

@@ -206,6 +206,18 @@ def test_published_numbers_are_compared_cell_by_cell(tmp_path):
     assert report.grid([], [], [], published=published).text["IID"].tolist() == [""] * 4
 
 
+def test_a_target_that_not_all_reach_has_no_difference_from_the_published_number(tmp_path):
+    names = "all", "some", "none"
+    accuracies = [0.5, 0.8], [0.5, 0.6], [0.5, 0.5]
+    runs = [report.Run.read(run(tmp_path / n, a)) for n, a in zip(names, accuracies, strict=True)]
+    more = report.Run.read(run(tmp_path / "more", [0.8], 1))
+    published = {name: {"IID": 1} for name in names}
+    table = report.grid(
+        [*runs, more], [*names, "some"], ["IID"] * 4, ["rounds_to:80"], published=published
+    )
+    assert table.text["IID, difference"].tolist() == ["+1", "", "", "1.00", ""]
+
+
 def test_seconds_to_a_target_are_those_of_training(tmp_path):
     table = run(tmp_path / "a", [0.5, 0.8, 0.9]) / "metrics.csv"
     table.write_text(table.read_text().replace("time/round_s", "time/train_s"))
