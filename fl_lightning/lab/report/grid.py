@@ -122,14 +122,15 @@ def _cells(results: DataFrame, score: Score, spread: str) -> DataFrame:
 
 def _means(cells: DataFrame, means: Mapping[str, Sequence[str]]) -> DataFrame:
     """The mean of several columns; NaN unless a row has all of them."""
-    found = []
+    found, cells = [], cells.assign(missed=cells["runs"] - cells["reached"])
     for name, columns in means.items():
         part = cells[cells.index.isin(columns, level="column")].groupby("row", sort=False)
-        whole = part.agg({"runs": "min", "reached": "min"})
+        whole = part.agg({"runs": "min", "missed": "max"})
+        whole["reached"] = (whole["runs"] - whole.pop("missed")).clip(lower=0)
         for number in ("mean", "published"):
             whole[number] = part[number].agg(_mean_of_all).where(part.size() == len(columns))
         found.append(whole.assign(column=name).set_index("column", append=True))
-    return concat(found) if found else cells[:0]
+    return concat(found) if found else cells[:0].drop(columns="missed")
 
 
 def _compared(cells: DataFrame, score: Score, over: str) -> DataFrame:

@@ -218,6 +218,16 @@ def test_a_target_that_not_all_reach_has_no_difference_from_the_published_number
     assert table.text["IID, difference"].tolist() == ["+1", "", "", "1.00", ""]
 
 
+def test_a_mean_of_columns_in_one_of_which_a_target_was_not_reached_has_no_value(tmp_path):
+    reached = {"A": ([0.8], [0.8], [0.1]), "B": ([0.8], [0.8])}
+    placed = [(c, s, a) for c, of in reached.items() for s, a in enumerate(of)]
+    runs = [report.Run.read(run(tmp_path / f"{c}{s}", a, s)) for c, s, a in placed]
+    columns = [c for c, _, _ in placed]
+    means = {"mean": ["A", "B"]}
+    table = report.grid(runs, ["x"] * 5, columns, ["rounds_to:80"], means=means)
+    assert table.text.to_numpy().tolist() == [["x", "in 2 of 3", "1 ± 0 (2)", "in 1 of 2 (2)"]]
+
+
 def test_seconds_to_a_target_are_those_of_training(tmp_path):
     table = run(tmp_path / "a", [0.5, 0.8, 0.9]) / "metrics.csv"
     table.write_text(table.read_text().replace("time/round_s", "time/train_s"))
