@@ -182,7 +182,7 @@ def _text(rows: Sequence[str], numbers: DataFrame, scores: Sequence[Score], spre
         if "difference" in following:
             both = part.round({"mean": score.digits}).dropna(subset="difference")
             tau = both["mean"].corr(both["published"], "kendall", min_periods=2)
-            size = f"{both['difference'].abs().mean():.2f}"
+            size = f"{both['difference'].abs().mean():.{max(2, score.digits)}f}"
             footer[f"{heading}, difference"] = [size, "" if isna(tau) else f"{tau:.2f}"]
     table = DataFrame(text, [*rows], dtype=object)
     if len(footer) > 1:

@@ -228,6 +228,13 @@ def test_a_mean_of_columns_in_one_of_which_a_target_was_not_reached_has_no_value
     assert table.text.to_numpy().tolist() == [["x", "in 2 of 3", "1 ± 0 (2)", "in 1 of 2 (2)"]]
 
 
+def test_the_mean_difference_of_small_numbers_has_their_digits(tmp_path):
+    runs = [report.Run.read(run(tmp_path / name, [0.1])) for name in "ab"]
+    published = {"a": {"IID": 0.101}, "b": {"IID": 0.102}}
+    table = report.grid(runs, ["a", "b"], ["IID"] * 2, ["test/accuracy"], published=published)
+    assert table.text["IID, difference"].tolist() == ["-0.0010", "-0.0020", "0.0015", ""]
+
+
 def test_seconds_to_a_target_are_those_of_training(tmp_path):
     table = run(tmp_path / "a", [0.5, 0.8, 0.9]) / "metrics.csv"
     table.write_text(table.read_text().replace("time/round_s", "time/train_s"))
