@@ -62,6 +62,17 @@ def test_a_table_is_fitted_and_scored_by_its_own_metrics(csv, tmp_path, capsys):
     assert f"test rmse {last['test/rmse']:.4g}" in said
 
 
+@pytest.mark.parametrize("name", ["{csv}", "table, file: {csv}"])
+def test_a_configuration_names_a_table_and_a_flag_another_one(name, csv, tmp_path):
+    options = "target: score, clients: user, test: 0.5"
+    config = tmp_path / "mine.yaml"
+    config.write_text(f"data: {{name: {name.format(csv=csv)}, {options}}}\n")
+    for flags, file in ((), csv), (("--data", "other.csv"), "other.csv"):
+        experiment = Experiment([table], [mlp], argv=["--config", str(config), *flags])
+        shown = {k: experiment.config[f"data.{k}"] for k in ("file", "target", "clients", "test")}
+        assert shown == {"file": str(file), "target": "score", "clients": "user", "test": 0.5}
+
+
 def test_the_best_model_is_that_of_the_lowest_error_and_of_the_highest_r2(csv, tmp_path):
     for metric, best in (("rmse", min), ("r2", max)):
         options = "--loss", "mse", "--metric", metric, "--lr", "0.3"
