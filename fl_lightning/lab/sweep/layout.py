@@ -37,10 +37,11 @@ def layout(table: TableFile, jobs: Sequence[Job]) -> list[Table]:
         table = replace(table, published={})
     if missing := sum(job.state != "finished" for job in jobs):
         caption += f"; {missing} of {len(jobs)} runs are missing"
-    if len(table.published) < 2:
+    several = table.published if len(table.published) > 1 else {}
+    if not several and not table.published.keys() & {*table.scores[1:]}:
         tables = [_grid(table, placed, table.scores, table.column_labels, caption)]
     else:
-        known = {s: set().union(*rows.values()) for s, rows in table.published.items()}
+        known = {s: set().union(*rows.values()) for s, rows in several.items()}
         parts = {
             s: [c for c in table.column_labels if c in known.get(s, table.column_labels)]
             for s in table.scores

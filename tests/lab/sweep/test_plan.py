@@ -339,6 +339,21 @@ def test_a_table_without_runs_shows_what_was_published(tmp_path, planned):
     assert "4 of 4 runs are missing" in shown.caption
 
 
+def test_a_number_published_of_a_later_score_alone_is_shown_beside_it(tmp_path, planned):
+    text = "rows: {fedavg: {}}\ncolumns: {a: {}, b: {lr: 0.3}}\nscore: [best, final]\n"
+    for job in planned(SMALL + text + "published: {final: {fedavg: {b: 3.25}}}\n"):
+        finished(job, 0.6, 0.5)
+    table = TableFile.read(str(tmp_path / "table.yaml"))
+    shown = layout(table, plan(table, DIGITS, tmp_path / "runs"))
+    rows = [table.text.to_dict("records")[0] for table in shown]
+    assert rows[0] == {"method": "fedavg", "a": "60.00", "b": "60.00"}
+    assert {k: rows[1][k] for k in ("a", "b", "b, published")} == {
+        "a": "50.00",
+        "b": "50.00",
+        "b, published": "3.25",
+    }
+
+
 def test_shortened_runs_are_not_compared_with_published_numbers(tmp_path, planned):
     jobs = planned(SMALL + METHODS + "published: {fedsam: [3.25]}\n", "--rounds", "1")
     finished(jobs[1], 0.5)
