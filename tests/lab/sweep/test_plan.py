@@ -354,6 +354,18 @@ def test_a_number_published_of_a_later_score_alone_is_shown_beside_it(tmp_path, 
     }
 
 
+def test_a_mean_of_columns_is_left_out_with_one_of_them(tmp_path, planned):
+    text = "columns: {a: {}, b: {lr: 0.3}, c: {lr: 0.2}}\nmeans: {few: [a, b], all: '*'}\n"
+    for job in planned(SMALL + "methods: {fedavg: {}}\n" + text):
+        finished(job, 0.5)
+    whole = TableFile.read(str(tmp_path / "table.yaml"))
+    heads = {(): ["few", "all"], ("a", "b"): ["few"], ("b",): []}
+    for columns, means in heads.items():
+        table = whole.changed(columns=columns)
+        [shown] = layout(table, plan(table, DIGITS, tmp_path / "runs"))
+        assert [*shown.text][1:] == [*(columns or "abc"), *means]
+
+
 def test_shortened_runs_are_not_compared_with_published_numbers(tmp_path, planned):
     jobs = planned(SMALL + METHODS + "published: {fedsam: [3.25]}\n", "--rounds", "1")
     finished(jobs[1], 0.5)
