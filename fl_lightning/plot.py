@@ -3,7 +3,9 @@
 from math import ceil
 
 from pandas import DataFrame
+from torch import Tensor
 
+from fl_lightning.callbacks.tensorboard import MOST_SHOWN
 from fl_lightning.data import FederatedData
 from fl_lightning.errors import UserError
 from fl_lightning.lab.commands.partition import Scheme
@@ -11,6 +13,7 @@ from fl_lightning.lab.commands.partition import figure as schemes
 from fl_lightning.lab.displayed import Figure
 from fl_lightning.lab.report import compare, main_tag
 from fl_lightning.lab.report import curves as drawn
+from fl_lightning.runs.chosen import number_names
 from fl_lightning.runs.run import Run
 
 
@@ -52,15 +55,17 @@ def partition(data: FederatedData) -> Figure:
     """Draw which client holds what: classes as a heat map, and sizes, or sizes alone.
 
     Args:
-        data: Whose target is one class a row, for the heat map.
+        data: Whose target is one of at most 1,000 classes a row, for the heat map.
     """
     y = data.divided(data.train)[1]
-    if y.is_floating_point() or y.dim() > 1:
+    if isinstance(y, Tensor) and not y.is_floating_point():
+        y = y.long()
+    names = data.classes or number_names(y)
+    if not 0 < len(names) <= MOST_SHOWN:
         figure = Figure((5.0, 3.0), dpi=110, layout="constrained")
         axes = figure.subplots()
         axes.hist(data.partition.sizes.numpy(), bins=25)
         axes.set(xlabel="rows of a client", ylabel="clients")
         return figure
-    names = data.classes or tuple(map(str, range(int(y.max()) + 1)))
     counts = data.partition.histogram(y, len(names))
     return schemes([Scheme(f"{data.num_clients:,} clients", counts, names)])

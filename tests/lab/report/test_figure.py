@@ -3,6 +3,7 @@
 from math import nan
 
 import pytest
+import torch
 from matplotlib.figure import Figure
 from run_folders import compared, run
 
@@ -35,6 +36,23 @@ def test_runs_of_a_plot_are_no_list(tmp_path):
     for wrong in ((), (runs,), (tmp_path / "a",)):
         with pytest.raises(fl.UserError, match=r"curves\(\*runs\)"):
             fl.plot.curves(*wrong)
+
+
+@pytest.mark.parametrize(
+    ("y", "panels"),
+    [
+        (torch.arange(6) % 3, 4),
+        (torch.arange(6) > 2, 4),
+        (torch.arange(6) * 1000, 1),
+        (-torch.arange(6), 1),
+        ({"kind": torch.arange(6), "size": torch.rand(6)}, 1),
+    ],
+    ids=["classes", "two classes", "amounts", "negative", "several"],
+)
+def test_a_partition_of_targets_that_are_no_classes_is_drawn_by_its_sizes(y, panels):
+    data = fl.FederatedData((torch.rand(6, 2), y), clients=[0, 0, 1, 1, 2, 2])
+    labels = [axes.get_xlabel() for axes in fl.plot.partition(data).axes]
+    assert len([label for label in labels if label]) == panels
 
 
 def test_a_panel_for_each_value_of_an_option(tmp_path):
