@@ -40,6 +40,12 @@ def normalized(argv: Sequence[str]) -> list[str]:
     ]
 
 
+def with_source(argv: Sequence[str]) -> list[str]:
+    """`argv`, and behind it what `--data file.csv` stands for: the file itself names the source."""
+    file = last_value(argv, "--data") or ""
+    return [*argv, *(["--data", "table", "--data.file", file] if file.endswith(".csv") else [])]
+
+
 def with_resumed_options(argv: Sequence[str]) -> list[str]:
     """`argv`, and before it the options of the run that it resumes."""
     flags = normalized(argv)

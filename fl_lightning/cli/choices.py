@@ -112,8 +112,6 @@ def select(kind: str, choice: Choice, name: str) -> Selected:
         SystemExit: With one sentence, if there is none, or nothing gives one of its parameters.
     """
     defaults = choice.defaults if name == choice.default else {}
-    if kind == "data" and name.endswith(".csv"):  # the file itself names the source
-        name, defaults = "table", {"file": Path(name)}
     function, prefix = find_function(kind, choice, name), f"{kind}."
     options = options_of(function, defaults, prefix)
     filled_in = {prefix + parameter for parameter in choice.filled_in}

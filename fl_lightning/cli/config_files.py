@@ -34,6 +34,8 @@ def read_files(files: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
             options = flat({str(key): value for key, value in content.items()})
         except ValueError as error:
             exit_with_error(f"the configuration {file} {error}")
+        if str(options.get("data")).endswith(".csv"):  # the file itself names the source
+            options |= {"data": "table", "data.file": options["data"]}
         for key in [key for key in options if key in merged and merged[key] != options[key]]:
             # another function: earlier files have options for the former one
             merged = {k: v for k, v in merged.items() if not k.startswith(f"{key}.")}

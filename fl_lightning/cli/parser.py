@@ -12,7 +12,7 @@ from typing import Any
 
 from fl_lightning.algorithms.registry import summary
 from fl_lightning.cli.arguments import NEEDED, ArgumentParser, Option, add_options, options_of
-from fl_lightning.cli.argv import flag_of, last_value, normalized, values_of
+from fl_lightning.cli.argv import flag_of, last_value, normalized, values_of, with_source
 from fl_lightning.cli.choices import Choice, Selected, select
 from fl_lightning.cli.components import callback_help
 from fl_lightning.cli.config_files import read_files
@@ -48,7 +48,7 @@ def parse(
     Raises:
         SystemExit: With one sentence, for anything that does not fit.
     """
-    argv = normalized(argv)
+    argv = with_source(normalized(argv))
     config, methods = read_files(values_of(argv, "--config"))
     selected, replaced = {}, {}
     for name, choice in choices.items():

@@ -205,7 +205,8 @@ def find_chosen(
         function = _import(place, environment, folder)
         prefix = f"{kind}."
         own = {o.removeprefix(prefix): v for o, v in options.items() if o.startswith(prefix)}
-        typed = {o: _typed(signature(function).parameters[o], v) for o, v in own.items()}
+        parameters, directory = signature(function).parameters, environment.get("directory", "")
+        typed = {o: _typed(parameters[o], v, directory) for o, v in own.items()}
     except Exception as error:
         raise UserError(
             f"the {kind} of {folder} cannot be made again from {place} ({first_sentence(error)}): "
@@ -247,8 +248,11 @@ def _executed(file: Path, text: str) -> dict[str, Any]:
     return runpy.run_path(str(file), run_name="own")
 
 
-def _typed(parameter: Parameter, value: Any) -> Any:
-    """The value of an option as the function takes it, from the types that YAML has."""
+def _typed(parameter: Parameter, value: Any, directory: str) -> Any:
+    """The value of an option as the function takes it, from the types that YAML has.
+
+    Files are relative to the directory in which the run was trained.
+    """
     if isinstance(value, str) and "Path" in str(parameter.annotation):
-        return Path(value)
+        return Path(directory, value)
     return tuple(value) if isinstance(value, list) else value

@@ -38,7 +38,7 @@ HIGHER_IS_BETTER = re.compile(
 
 def higher_is_better(tag: str) -> bool:
     """Whether larger values of a scalar are better, by its name."""
-    return HIGHER_IS_BETTER.search(tag) is not None
+    return not tag.endswith("_std") and HIGHER_IS_BETTER.search(tag) is not None
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -63,6 +63,26 @@ def test_a_table_is_fitted_and_scored_by_its_own_metrics(csv, tmp_path, capsys):
     assert f"test rmse {last['test/rmse']:.4g}" in said
 
 
+def test_the_table_of_a_run_is_that_of_the_folder_where_it_was_trained(csv, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = trained(tmp_path / "run", *columns(Path("file.csv")), "--loss", "mse")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    frame().assign(score=0.5).to_csv("file.csv", index=False)
+    assert run.data()[1].unit[1] == pytest.approx(frame().score.std(ddof=0), rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["{csv}", "table, file: {csv}"])
+def test_a_configuration_names_a_table_and_a_flag_another_one(name, csv, tmp_path):
+    options = "target: score, clients: user, test: 0.5"
+    config = tmp_path / "mine.yaml"
+    config.write_text(f"data: {{name: {name.format(csv=csv)}, {options}}}\n")
+    for flags, file in ((), csv), (("--data", "other.csv"), "other.csv"):
+        experiment = Experiment([table], [mlp], argv=["--config", str(config), *flags])
+        shown = {k: experiment.config[f"data.{k}"] for k in ("file", "target", "clients", "test")}
+        assert shown == {"file": str(file), "target": "score", "clients": "user", "test": 0.5}
+
+
 def test_texts_as_targets_are_classes(tmp_path):
     kinds = frame().assign(score=lambda f: (f.score > 3).map({True: "high", False: "low"}))
     kinds.to_csv(tmp_path / "kinds.csv", index=False)

@@ -263,6 +263,10 @@ def clients(subjects: Subjects, split: Split = "test", metric: str | None = None
 
 
 def _recorded_by_client(subject: Subject, metric: str) -> Tensor:
+    if subject.best or subject.round is not None or subject.split == "train":
+        raise UserError(
+            "--metric is of the last model on test samples: omit --best, --round and --split"
+        )
     file = subject.run.path / TABLE
     if not file.is_file():
         raise UserError(f"there is no {file}: train with --callback client_scores")

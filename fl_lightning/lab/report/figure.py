@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from fnmatch import filter as matching
 from itertools import cycle, product
-from math import ceil
+from math import ceil, nan
 from textwrap import fill
 from typing import Any
 
@@ -69,7 +69,8 @@ def against(
 ) -> Figure:
     """Draw a score against an option: mean and standard deviation over seeds, a panel per column.
 
-    A method that does not have the option is a horizontal line.
+    A method that does not have the option is a horizontal line. A point is left out if one of its
+    runs lacks the score or did not reach its target.
 
     Args:
         comparison: The runs. The option is one of the columns; the others are panels.
@@ -89,7 +90,8 @@ def against(
     names = [] if places.notna().equals(texts != "") else [*texts[texts != ""].unique()]
     if names:  # not numbers: one place each
         places = texts.map({name: place for place, name in enumerate(names)})
-    values = [made.of(run).value for run in comparison.runs]
+    results = map(made.of, comparison.runs)
+    values = [result.value if result.reached else nan for result in results]
     frame = DataFrame({"x": places, "y": values, "line": comparison.row_names, "panel": panels})
 
     def draw(axes: Axes, mean: Any, deviation: Any, stroke: dict[str, Any]) -> None:
@@ -134,7 +136,8 @@ def _panels(
     panels = dict(zip(titles, every, strict=False))
     for (title, line), part in points.groupby(["panel", "line"], sort=False, observed=True):
         of_line = part.groupby("x", dropna=False)["y"]
-        draw(panels[title], of_line.mean(), of_line.std().fillna(0.0), strokes[line])
+        mean = of_line.agg(lambda y: y.mean(skipna=False))
+        draw(panels[title], mean, of_line.std().fillna(0.0), strokes[line])
     for title, axes in panels.items():
         axes.set(title=title, **axis_labels)
         axes.label_outer()

@@ -122,14 +122,15 @@ def _cells(results: DataFrame, score: Score, spread: str) -> DataFrame:
 
 def _means(cells: DataFrame, means: Mapping[str, Sequence[str]]) -> DataFrame:
     """The mean of several columns; NaN unless a row has all of them."""
-    found = []
+    found, cells = [], cells.assign(missed=cells["runs"] - cells["reached"])
     for name, columns in means.items():
         part = cells[cells.index.isin(columns, level="column")].groupby("row", sort=False)
-        whole = part.agg({"runs": "min", "reached": "min"})
+        whole = part.agg({"runs": "min", "missed": "max"})
+        whole["reached"] = (whole["runs"] - whole.pop("missed")).clip(lower=0)
         for number in ("mean", "published"):
             whole[number] = part[number].agg(_mean_of_all).where(part.size() == len(columns))
         found.append(whole.assign(column=name).set_index("column", append=True))
-    return concat(found) if found else cells[:0]
+    return concat(found) if found else cells[:0].drop(columns="missed")
 
 
 def _compared(cells: DataFrame, score: Score, over: str) -> DataFrame:
@@ -139,7 +140,7 @@ def _compared(cells: DataFrame, score: Score, over: str) -> DataFrame:
     another of its column has no mark: its failed runs may have been the worse ones.
     """
     known = cells["mean"].where(cells["reached"] == cells["runs"])
-    cells = cells.assign(difference=cells["mean"] - cells["published"], mark="")
+    cells = cells.assign(difference=known - cells["published"], mark="")
     if score.higher_is_better is not None:
         most = cells["runs"].groupby(level="column").transform("max")
         rivals = known.where(cells["runs"] == most).round(score.digits).groupby(level="column")
@@ -181,7 +182,7 @@ def _text(rows: Sequence[str], numbers: DataFrame, scores: Sequence[Score], spre
         if "difference" in following:
             both = part.round({"mean": score.digits}).dropna(subset="difference")
             tau = both["mean"].corr(both["published"], "kendall", min_periods=2)
-            size = f"{both['difference'].abs().mean():.2f}"
+            size = f"{both['difference'].abs().mean():.{max(2, score.digits)}f}"
             footer[f"{heading}, difference"] = [size, "" if isna(tau) else f"{tau:.2f}"]
     table = DataFrame(text, [*rows], dtype=object)
     if len(footer) > 1:

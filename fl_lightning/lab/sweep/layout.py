@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from itertools import chain
 from math import isnan
 from statistics import fmean
@@ -15,7 +14,7 @@ from fl_lightning.lab.report.score import Score
 from fl_lightning.lab.report.score import score as make_score
 from fl_lightning.lab.report.table import Table
 from fl_lightning.lab.sweep.plan import Cell, Job
-from fl_lightning.lab.sweep.table_file import Axis, TableFile, joined
+from fl_lightning.lab.sweep.table_file import Axis, TableFile, fitting, joined
 from fl_lightning.runs.run import Run
 
 Placed = tuple[Cell, Run]
@@ -37,10 +36,11 @@ def layout(table: TableFile, jobs: Sequence[Job]) -> list[Table]:
         table = replace(table, published={})
     if missing := sum(job.state != "finished" for job in jobs):
         caption += f"; {missing} of {len(jobs)} runs are missing"
-    if len(table.published) < 2:
+    several = table.published if len(table.published) > 1 else {}
+    if not several and not table.published.keys() & {*table.scores[1:]}:
         tables = [_grid(table, placed, table.scores, table.column_labels, caption)]
     else:
-        known = {s: set().union(*rows.values()) for s, rows in table.published.items()}
+        known = {s: set().union(*rows.values()) for s, rows in several.items()}
         parts = {
             s: [c for c in table.column_labels if c in known.get(s, table.column_labels)]
             for s in table.scores
@@ -62,17 +62,14 @@ def _grid(
         row: {c: number for c, number in known.get(row, {}).items() if c in columns}
         for row in table.rows
     }
-    means = {
-        label: [c for c in columns if any(fnmatchcase(c, pattern) for pattern in patterns)]
-        for label, patterns in table.means.items()
-    }
+    means = {label: fitting(table.column_labels, of) for label, of in table.means.items()}
     shown = grid(
         [run for _, run in placed],
         rows,
         Categorical([cell.column for cell, _ in placed], [*columns]),
         scores,
         published=published,
-        means={label: of_mean for label, of_mean in means.items() if of_mean},
+        means={label: of for label, of in means.items() if of and {*of} <= {*columns}},
         spread=table.spread,
         over=table.over if table.over in rows else "",
     )

@@ -93,6 +93,8 @@ class TableFile:
     ) -> "TableFile":
         """The table with other attributes, and with some of its rows and columns.
 
+        A mean stays if all of its columns do.
+
         Args:
             rows: Labels or patterns, such as `fed*`; none keeps all. An algorithm that has no row
                 gets one.
@@ -106,7 +108,10 @@ class TableFile:
         kept = _matching(rows, self.rows, further, "row")
         table = replace(self, rows={**self.rows, **kept}, **changes)
         table.check()
-        return replace(table, rows=kept, columns=_matching(columns, self.columns, {}, "column"))
+        shown = replace(table, rows=kept, columns=_matching(columns, self.columns, {}, "column"))
+        lost = {*table.column_labels} - {*shown.column_labels}
+        means = {label: p for label, p in self.means.items() if not fitting(lost, p)}
+        return replace(shown, means=means)
 
     @property
     def column_labels(self) -> list[str]:
@@ -200,7 +205,7 @@ def _read(name: str) -> TableFile:
     )
     table.check()
     for mean, pattern in ((m, p) for m, patterns in table.means.items() for p in patterns):
-        if not any(fnmatchcase(label, pattern) for label in table.column_labels):
+        if not fitting(table.column_labels, [pattern]):
             near = nearest(pattern, table.column_labels)
             raise UserError(f"means.{mean} has no column {pattern!r}{near}")
     published = _mapping(found.get("published"), "published")
@@ -255,10 +260,15 @@ def joined(*labels: str) -> str:
     return ", ".join(filter(None, labels))
 
 
+def fitting(labels: Iterable[str], patterns: Sequence[str]) -> list[str]:
+    """The labels that fit one of the patterns."""
+    return [label for label in labels if any(fnmatchcase(label, p) for p in patterns)]
+
+
 def _matching(patterns: Sequence[str], known: Axis, further: Axis, kind: str) -> Axis:
     found = dict[str, Mapping[str, Any]]()
     for pattern in patterns:
-        matches = {name: known[name] for name in known if fnmatchcase(name, pattern)}
+        matches = {name: known[name] for name in fitting(known, [pattern])}
         if not matches and pattern not in further:
             raise UserError(f"the table has no {kind} {pattern!r}{nearest(pattern, known)}")
         found |= matches or {pattern: further[pattern]}

@@ -137,3 +137,6 @@ def test_a_table_of_numbers_is_analyzed_by_its_own_loss_and_recorded_scores(tmp_
         classes({"run": subject})
     with pytest.raises(UserError, match=r"did you mean mae\?"):
         clients({"run": subject}, metric="mea")
+    for other in ({"best": True}, {"round": 1}, {"split": "train"}):
+        with pytest.raises(UserError, match="omit"):
+            clients({"run": replace(subject, **other)}, metric="mae")

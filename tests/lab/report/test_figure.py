@@ -1,5 +1,7 @@
 """Figures of runs."""
 
+from math import nan
+
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -34,6 +36,23 @@ def test_runs_of_a_plot_are_no_list(tmp_path):
     for wrong in ((), (runs,), (tmp_path / "a",)):
         with pytest.raises(fl.UserError, match=r"curves\(\*runs\)"):
             fl.plot.curves(*wrong)
+
+
+@pytest.mark.parametrize(
+    ("y", "panels"),
+    [
+        (torch.arange(6) % 3, 4),
+        (torch.arange(6) > 2, 4),
+        (torch.arange(6) * 1000, 1),
+        (-torch.arange(6), 1),
+        ({"kind": torch.arange(6), "size": torch.rand(6)}, 1),
+    ],
+    ids=["classes", "two classes", "amounts", "negative", "several"],
+)
+def test_a_partition_of_targets_that_are_no_classes_is_drawn_by_its_sizes(y, panels):
+    data = fl.FederatedData((torch.rand(6, 2), y), clients=[0, 0, 1, 1, 2, 2])
+    labels = [axes.get_xlabel() for axes in fl.plot.partition(data).axes]
+    assert len([label for label in labels if label]) == panels
 
 
 def test_a_panel_for_each_value_of_an_option(tmp_path):
@@ -112,6 +131,18 @@ def test_a_score_against_an_option(tmp_path):
     assert labels == ("log", "algorithm.rho", "test accuracy, best, %")
     assert [text.get_text() for text in axes.get_xticklabels()] == ["0.01", "0.1", "1"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fedsam", "fedavg"]
+
+
+def test_a_score_against_an_option_is_left_out_where_a_run_did_not_reach_its_target(tmp_path):
+    for rho, accuracies in ((0.1, [0.5, 0.8]), (0.2, [0.8, 0.8]), (0.3, [0.5, 0.6])):
+        for seed in (0, 1):
+            reached = [0.9, 0.9] if seed else accuracies
+            run(tmp_path / f"{rho}-{seed}", reached, seed, algorithm="fedsam", own={"rho": rho})
+    run(tmp_path / "none", [0.1, 0.1], 0)
+    figure = against(compared(tmp_path, "algorithm.rho"), "algorithm.rho", "rounds_to:80")
+    (points,) = [container.lines[0] for container in figure.axes[0].containers]
+    assert points.get_ydata().tolist() == pytest.approx([1.5, 1.0, nan], nan_ok=True)
+    assert drawn(figure)[0][-1] == pytest.approx([nan, nan], nan_ok=True)
 
 
 def test_a_score_against_names(tmp_path):

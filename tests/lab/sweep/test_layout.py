@@ -121,6 +121,33 @@ def test_a_table_without_runs_shows_what_was_published(tmp_path, planned):
     assert "4 of 4 runs are missing" in shown.caption
 
 
+def test_a_number_published_of_a_later_score_alone_is_shown_beside_it(tmp_path, planned):
+    text = "rows: {fedavg: {}}\ncolumns: {a: {}, b: {lr: 0.3}}\nscore: [best, final]\n"
+    for job in planned(SMALL + text + "published: {final: {fedavg: {b: 3.25}}}\n"):
+        finished(job, 0.6, 0.5)
+    table = TableFile.read(str(tmp_path / "table.yaml"))
+    shown = layout(table, plan(table, DIGITS, tmp_path / "runs"))
+    rows = [table.text.to_dict("records")[0] for table in shown]
+    assert rows[0] == {"method": "fedavg", "a": "60.00", "b": "60.00"}
+    assert {k: rows[1][k] for k in ("a", "b", "b, published")} == {
+        "a": "50.00",
+        "b": "50.00",
+        "b, published": "3.25",
+    }
+
+
+def test_a_mean_of_columns_is_left_out_with_one_of_them(tmp_path, planned):
+    text = "columns: {a: {}, b: {lr: 0.3}, c: {lr: 0.2}}\nmeans: {few: [a, b], all: '*'}\n"
+    for job in planned(SMALL + "methods: {fedavg: {}}\n" + text):
+        finished(job, 0.5)
+    whole = TableFile.read(str(tmp_path / "table.yaml"))
+    heads = {(): ["few", "all"], ("a", "b"): ["few"], ("b",): []}
+    for columns, means in heads.items():
+        table = whole.changed(columns=columns)
+        [shown] = layout(table, plan(table, DIGITS, tmp_path / "runs"))
+        assert [*shown.text][1:] == [*(columns or "abc"), *means]
+
+
 def test_shortened_runs_are_not_compared_with_published_numbers(tmp_path, planned):
     jobs = planned(SMALL + METHODS + "published: {fedsam: [3.25]}\n", "--rounds", "1")
     finished(jobs[1], 0.5)
