@@ -42,7 +42,7 @@ class Accuracy(Metric):
 
     def compute(self) -> Tensor:
         """The share of all that were counted."""
-        return self.right / self.seen
+        return self.right.double() / self.seen
 
 
 class BinaryAUROC(classification.BinaryAUROC):

@@ -130,6 +130,8 @@ def _watched_layers(module: nn.Module) -> Iterator[Callable[[], str]]:
 
     hooks = list[Any]()
     for name, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            continue  # it takes no hooks
         hooks.append(part.register_forward_pre_hook(lambda layer, _, name=name: enter(name, layer)))
         hooks.append(part.register_forward_hook(leave))
     try:

@@ -181,6 +181,17 @@ def test_a_block_with_two_names_trains_as_with_one(traces: list[Any]) -> None:
     assert traces
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated")
+def test_executors_agree_on_a_model_with_a_scripted_part() -> None:
+    def module() -> Any:
+        made: Any = classifier()
+        made.inner = torch.jit.script(made.inner)
+        return made
+
+    expected = trained(Algorithm(), module=module())
+    assert_agree(trained(Algorithm(), module=module(), executor=STACKED), expected)
+
+
 @pytest.mark.parametrize("model", [Branching, Noisy])
 def test_a_model_that_cannot_be_stacked_is_referred_to_the_sequential_executor(
     model: type[nn.Module],

@@ -158,6 +158,20 @@ def test_max_pooling_of_one_client_is_vectorized(
     assert kept == (width > 1)
 
 
+def test_images_after_a_group_norm_may_be_flattened(traces: list[Any]) -> None:
+    """A trace takes it to be contiguous, which it is not of channels-last images."""
+
+    def module() -> Any:
+        made: Any = convolutional(3)
+        made.norm = nn.GroupNorm(1, 5).double()
+        return made
+
+    executor = partial(TRACED, width=1)
+    made = images(3) | {"module": module}
+    assert_agree(*eager_and(executor, descending(algorithms.fedavg()), 1, **made))
+    assert len(traces) == 1
+
+
 def test_the_compiler_computes_the_same() -> None:
     """The only test that really compiles, which takes half a minute without inductor's cache."""
     assert_agree(*eager_and(TRACED, descending(algorithms.scaffold()), 1, **images(3)))

@@ -81,6 +81,10 @@ class Program:
         graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*examples)
         if tensors[0].device.type == "cpu":
             graph = with_vector_pooling(with_onednn(with_late_concatenation(graph)), examples)
+        # a trace flattens `group_norm` by a view, but of channels-last images it is not contiguous
+        for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+            node.target = torch.ops.aten.reshape.default
+        graph.recompile()
         # kernels hold their number of threads; older compilers' caches ignore it unless it is named
         options = {"cpp.threads": torch.get_num_threads()}
         return _compiled(graph, tensors, options), out[0]
