@@ -189,20 +189,16 @@ def summary() -> str:
     """Each method's lead over FedAvg on each problem, and where it is significant."""
     setups = [setup for setup in SETUPS if has_run(setup)]
     found = {setup: [*_beside_base(setup)] for setup in setups}
-    kinds = "above, below", "with each seed", "worst 10 %, with each seed"
+    kinds = "above, below", "above, below in the worst 10 %"
     head = ["method", *(SETUPS[s] for s in setups), *kinds]
     lines = [head, ["---"] * len(head)]
     for method in chain(*FAMILIES.values()):
         ours, worst = ([leads for leads, _ in kind] for kind in zip(*found.values(), strict=True))
         cells = [
-            leads.text(method, digits, deviation=False) or "-"
+            leads.text(method, digits, counted=False) or "-"
             for leads, digits in (found[setup][0] for setup in setups)
         ]
-        signs = (
-            [leads.sign(method) for leads in ours],
-            [leads.each.get(method, 0) for leads in ours],
-            [leads.each.get(method, 0) for leads in worst],
-        )
+        signs = [[leads.signs.get(method, 0) for leads in of] for of in (ours, worst)]
         counts = [f"{of.count(1)}, {of.count(-1)}" for of in signs]
         lines.append([f"[{paper_name(method)}](methods/{method}.md)", *cells, *counts])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -228,15 +224,15 @@ def draw() -> None:
     panels = figure.subplots(len(names), len(FAMILIES), sharey="row", squeeze=False)
     for setup, row in zip(names, panels, strict=True):
         part = curves[curves["setup"] == setup]
-        means = part.pivot_table("value", "round", "method")
+        medians = part.pivot_table("value", "round", "method", aggfunc="median")
         for (family, methods), axes in zip(FAMILIES.items(), row, strict=True):
-            _panel(axes, means, methods)
+            _panel(axes, medians, methods)
             if setup == names[0]:
                 axes.set_title(family, fontsize=10)
             if setup == names[-1]:
                 axes.set_xlabel("round")
-        last = means.iloc[-1]
-        low, high = min(means.iloc[len(means) // 4].median(), last.min()), means.max().max()
+        low = min(medians.iloc[len(medians) // 4].median(), medians.iloc[-1].min())
+        high = medians.max().max()
         row[0].set_ylim(high - 2 * (high - low), high + 0.1 * (high - low))  # room for the legend
         row[0].set_ylabel(f"{SETUPS[setup]}\n{'R²' if setup == 'schools' else 'test accuracy'}")
     figure.savefig(DOCS / "comparison.svg", metadata={"Date": None})
@@ -245,13 +241,11 @@ def draw() -> None:
 SHORT = {"fedmuon": "FedMuon (alignment)", "fedmuon_lmo": "FedMuon (LMO)"}
 
 
-def _panel(axes: Axes, means: DataFrame, methods: Sequence[str]) -> None:
-    if BASE in means:
-        axes.plot(means.index, means[BASE], color="gray", linewidth=1, label=paper_name(BASE))
-    for method in (m for m in methods if m in means):
-        axes.plot(
-            means.index, means[method], linewidth=1.2, label=SHORT.get(method, paper_name(method))
-        )
+def _panel(axes: Axes, curves: DataFrame, methods: Sequence[str]) -> None:
+    if BASE in curves:
+        axes.plot(curves[BASE], color="gray", linewidth=1, label=paper_name(BASE))
+    for method in (m for m in methods if m in curves):
+        axes.plot(curves[method], linewidth=1.2, label=SHORT.get(method, paper_name(method)))
     axes.legend(fontsize=7, frameon=False, loc="lower right")
     axes.grid(alpha=0.25)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
