@@ -1,15 +1,13 @@
 """The command `fl-lightning`. Its parts are imported when they run, so that --help is immediate."""
 
-import os
 import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
-from signal import SIGPIPE
 
 import fl_lightning
 from fl_lightning.cli.text_cache import has_fixed_text, print_text
-from fl_lightning.files import print_any_character
+from fl_lightning.files import ending_with_reader, print_any_character
 
 USAGE = """\
 usage: fl-lightning COMMAND ...
@@ -48,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command that `argv` names."""
     print_any_character()
     command, *rest = (sys.argv[1:] if argv is None else list(argv)) or ["--help"]
-    try:
+    with ending_with_reader():
         if command in COMMANDS:
             if has_fixed_text([command, *rest]):
                 print_text([command, *rest], partial(_run, command, rest))
@@ -62,10 +60,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(f"error: there is no command {command!r}", file=sys.stderr)
             print(USAGE)
             raise SystemExit(2)
-        print(end="", flush=True)
-    except BrokenPipeError:  # as under `| head`; the interpreter would flush again when it exits
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(128 + SIGPIPE) from None  # a run has not come to its end
 
 
 def _run(command: str, argv: Sequence[str]) -> None:

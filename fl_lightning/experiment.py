@@ -28,6 +28,7 @@ from fl_lightning.distributed.signals import (
     exit_without_nccl_teardown,
 )
 from fl_lightning.errors import ModelError
+from fl_lightning.files import ending_with_reader
 from fl_lightning.runs.chosen import build_data, build_model
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.folder import interrupted
@@ -116,7 +117,7 @@ class Experiment:
         """Train: load and split the data, run the rounds, print where the results lie."""
         if collect(self):
             return
-        with exit_without_nccl_teardown(), exit_with_message():
+        with exit_without_nccl_teardown(), exit_with_message(), ending_with_reader():
             session = self.session()
             with exit_on_ctrl_c(lambda: interrupted(session.run)):
                 try:

@@ -1,5 +1,6 @@
 """A run, its folder and its files."""
 
+import os
 import re
 import sys
 from dataclasses import replace
@@ -199,3 +200,12 @@ def test_an_output_that_lacks_characters_shows_escapes(tmp_path, monkeypatch):
     experiment(tmp_path / "run", "--finetune-epochs=1", rounds=1).run()
     sys.stdout.seek(0)
     assert r"% \xb1 " in sys.stdout.read(), "mean and deviation over clients"
+
+
+def test_a_run_whose_output_nobody_reads_ends_as_by_sigpipe(tmp_path, monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        with pytest.raises(SystemExit, match="141"):
+            experiment(tmp_path / "run", rounds=1).run()
