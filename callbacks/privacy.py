@@ -155,7 +155,7 @@ def check_private(federation: Federation) -> None:
     if moved := _changed_buffers(federation):
         raise ModelError(
             f"{class_name(federation.module)} changes its buffer {moved[0]!r} in training, which "
-            "gets no noise: use GroupNorm in place of BatchNorm"
+            "gets no noise: choose a model that changes none, as with GroupNorm for BatchNorm"
         )
 
 
