@@ -12,7 +12,7 @@ _GRID = 4
 
 
 def sl_vit(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Module:
-    """FedSOL's SL-ViT: 4x4 patches an image, shifted patch tokens; none attends to itself.
+    """FedSOL's SL-ViT: a grid of 4x4 patches, shifted patch tokens; none attends to itself.
 
     Width 192, depth 9, 12 heads of 64, pre-norm, no dropout; the head `mlp_head` is LayerNorm and a
     linear layer on the class token. 6,176,275 parameters for 32x32 images of 10 classes, 6,132,432
@@ -25,7 +25,7 @@ def sl_vit(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Module:
     """
     if size < _GRID or size % _GRID:
         raise UserError(
-            f"size is {size}, but SL-ViT cuts images into 4x4 patches: scale to a multiple of 4"
+            f"size is {size}, but SL-ViT cuts images into a grid of 4x4: scale to a multiple of 4"
         )
     return _SLViT(classes, channels, size)
 
