@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING
 
 from fl_lightning.cli.arguments import ArgumentParser
 from fl_lightning.cli.argv import flag_of, given
-from fl_lightning.cli.error_messages import exit_with_error
+from fl_lightning.cli.error_messages import exit_with_error, exit_with_message
 from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.runs.effect import Effect
-from fl_lightning.runs.run import higher_is_better
 
 if TYPE_CHECKING:
     import optuna
@@ -108,7 +107,7 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     add = parser.add_argument
     add("--tune", action="append", metavar="NAME=SPACE", type=_space, required=True)
     add("--trials", type=int, default=20, help="number of trials in all (default: 20)")
-    add("--monitor", default="val/accuracy", help="maximized if it is an accuracy, else minimized")
+    add("--monitor", default="val/accuracy", help="maximized if its metric or name says so")
     add("--folder", type=Path, help="folder of the study (default: runs/tune-RECIPE)")
     named = bool(argv) and not argv[0].startswith("-")
     o, others = parser.parse_known_args(argv[named:])
@@ -140,6 +139,34 @@ def check_continued(study: "optuna.Study", now: dict[str, object], folder: Path)
         exit_with_error(f"the study in {folder} has {which}: omit the change, or add --folder NEW")
 
 
+def begin(o: argparse.Namespace, argv: list[str]) -> "optuna.Study":
+    """The study in its folder, begun or continued, with values that no other start proposes."""
+    import optuna
+    from sqlalchemy.exc import DBAPIError
+
+    with exit_with_message():
+        larger = experiment_of(o.recipe, argv).parts().task.larger_is_better(o.monitor)
+    try:
+        o.folder.mkdir(parents=True, exist_ok=True)
+        with (o.folder / "study.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # SQLite refuses the second of two at the same time
+            study = optuna.create_study(
+                storage=f"sqlite:///{o.folder / 'study.db'}",
+                study_name="tune",
+                load_if_exists=True,
+                direction="maximize" if larger else "minimize",
+                pruner=optuna.pruners.MedianPruner(n_warmup_steps=10),
+            )
+            check_continued(study, asked(o, argv), o.folder)
+            starts = study.user_attrs.get("starts", 0)
+            study.set_user_attr("starts", starts + 1)
+    except (OSError, DBAPIError) as error:
+        reason = getattr(error, "orig", error)
+        exit_with_error(f"no study can be kept in {o.folder} ({reason}): give another --folder")
+    study.sampler = optuna.samplers.TPESampler(seed=starts, constant_liar=True)
+    return study
+
+
 def _space(text: str) -> tuple[str, str]:
     name, equals, space = text.partition("=")
     if not equals or not space:
@@ -152,27 +179,12 @@ def main() -> None:
     o, argv = parse(sys.argv[1:])
     try:
         import optuna
-        from sqlalchemy.exc import DBAPIError
     except ImportError:
         exit_with_error("tuning needs a package: pip install optuna")
     chosen = given(argv)
     argv += [] if "validation" in chosen else ["--validation", "0.1"]
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        o.folder.mkdir(parents=True, exist_ok=True)
-        study = optuna.create_study(
-            storage=f"sqlite:///{o.folder / 'study.db'}",
-            study_name="tune",
-            load_if_exists=True,
-            direction="maximize" if higher_is_better(o.monitor) else "minimize",
-            pruner=optuna.pruners.MedianPruner(n_warmup_steps=10),
-        )
-    except (OSError, DBAPIError) as error:
-        reason = getattr(error, "orig", error)
-        exit_with_error(f"no study can be kept in {o.folder} ({reason}): give another --folder")
-    check_continued(study, asked(o, argv), o.folder)
-    seed = len(study.trials)  # a study that is continued must not repeat its first values
-    study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+    study = begin(o, argv)
 
     def announce(_: object, trial: "optuna.trial.FrozenTrial") -> None:
         scores, state = trial.intermediate_values, trial.state.name.lower()
@@ -192,10 +204,7 @@ def main() -> None:
 
 def _flags(values: dict[str, object]) -> str:
     """Values as they stand on a command line."""
-    return " ".join(
-        f"{flag_of(name)} {value:.4g}" if isinstance(value, float) else f"{flag_of(name)} {value}"
-        for name, value in values.items()
-    )
+    return " ".join(f"{flag_of(name)} {value}" for name, value in values.items())
 
 
 if __name__ == "__main__":

@@ -16,6 +16,12 @@ from locations import ROOT
 optuna = pytest.importorskip("optuna")
 
 TUNE = str(ROOT / "recipes/tune.py")
+OWN_METRIC = """
+from torchmetrics.classification import MulticlassAccuracy
+
+def mine():
+    return MulticlassAccuracy(10)
+"""
 SMALL = "--rounds", "2", "--local-steps", "1", "--clients", "5", "--accelerator", "cpu"
 
 
@@ -41,6 +47,31 @@ def test_a_study_is_continued_and_names_its_best_values(tmp_path, monkeypatch, c
         log = Path(f"runs/tune-digits/trial-{trial.number}.log").read_text()
         assert "held out for validation" in log
         assert [*trial.intermediate_values] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("monitor", "direction"),
+    [("val/mine", "MAXIMIZE"), ("clients/mine_worst10", "MAXIMIZE"), ("val/loss", "MINIMIZE")],
+)
+def test_a_metric_says_which_trial_is_the_best(monitor, direction, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(OWN_METRIC)
+    functions = runpy.run_path(TUNE)
+    own = "--metric", "own.py:mine", "--monitor", monitor
+    study = functions["begin"](*functions["parse"](["digits", "--tune", "lr=0.1..1", *own]))
+    assert study.direction.name == direction
+
+
+def test_no_two_starts_of_a_study_propose_the_same_values(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    functions = runpy.run_path(TUNE)
+    command = functions["parse"](["digits", "--tune", "lr=0.1..1"])
+    starts = [functions["begin"](*command) for _ in range(2)]
+    assert len({study.ask().suggest_float("lr", 0.1, 1) for study in starts}) == 2
+
+
+def test_values_are_shown_with_all_digits():
+    assert runpy.run_path(TUNE)["_flags"]({"weight_decay": 0.0123456}) == "--weight-decay 0.0123456"
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")

@@ -174,7 +174,7 @@ class Task:
 
     def larger_is_better(self, name: str) -> bool:
         """Whether larger values of a score are better: as its metric says, else by its name."""
-        short, given = name.rpartition("/")[2], self.metrics
+        short, given = name.rpartition("/")[2].removesuffix("_worst10"), self.metrics
         return larger_is_better(short, given.get(short) if isinstance(given, Mapping) else None)
 
     @contextmanager
