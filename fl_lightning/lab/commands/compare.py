@@ -94,7 +94,7 @@ def compare(
         labels,
     )
     to_targets = [f"{spent}_to:{percent:g}" for percent in target for spent in ("rounds", "mb")]
-    scores = [*(score or [report.main_score(found)]), *to_targets]
+    scores = [*(score or ["last"]), *to_targets]
     known = _published(published, bool(comparison.columns)) if published else None
     table = comparison.table(scores, spread=spread, over=over or "", published=known)
     for file in figure:

@@ -8,7 +8,6 @@ from fl_lightning.lab.report.frame import load as load
 from fl_lightning.lab.report.grid import grid as grid
 from fl_lightning.lab.report.score import SCORES as SCORES
 from fl_lightning.lab.report.score import Score as Score
-from fl_lightning.lab.report.score import main_score as main_score
 from fl_lightning.lab.report.score import main_tag as main_tag
 from fl_lightning.lab.report.score import score as score
 from fl_lightning.lab.report.table import Table as Table

@@ -81,7 +81,7 @@ def _last(values: "Series[float]", count: int) -> Result:
 
 @checked
 def last(evaluations: PositiveInt = TAIL_LENGTH) -> Score:
-    """Mean test accuracy of the last evaluations."""
+    """Mean of the last evaluations: of the test accuracy, or of the first score of other tasks."""
     name = f"last {evaluations}, %"
     return Score(name, lambda run: _last(_accuracies(run), evaluations), spread="rounds")
 
@@ -199,14 +199,7 @@ def of_tag(tag: str, evaluations: PositiveInt = 1) -> Score:
 def main_tag(runs: Sequence[Run]) -> str:
     """The scalar that counts: the test accuracy, or the first score of runs without any."""
     accurate = not runs or any("test/accuracy" in run.scalars for run in runs)
-    return "test/accuracy" if accurate else next(iter(runs[0].scores))
-
-
-def main_score(runs: Sequence[Run]) -> Score:
-    """The mean of the last evaluations of `main_tag`."""
-    if (tag := main_tag(runs)) == "test/accuracy":
-        return last()
-    return replace(of_tag(tag, TAIL_LENGTH), higher_is_better=runs[0].scores[tag])
+    return "test/accuracy" if accurate else next(iter(runs[0].scores), "test/accuracy")
 
 
 _TO_TARGET = rounds_to, seconds_to, mb_to, uplink_to, gradients_to
@@ -227,6 +220,8 @@ def score(text: Score | str, runs: Sequence[Run] = ()) -> Score:
     if isinstance(text, Score):
         return text
     name, _, number = text.partition(":")
+    if name == "last" and (tag := main_tag(runs)) != "test/accuracy":
+        name, number = tag, number or str(TAIL_LENGTH)
     is_tag = (  # LightningModules log val_loss, and callbacks any name
         "/" in name
         or name.startswith(("train", "test", "val"))

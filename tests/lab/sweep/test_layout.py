@@ -24,17 +24,22 @@ def test_a_cell_shows_the_best_of_its_tuned_values(score, shown, planned, tmp_pa
     assert f"best of lr by {score}" in table.caption
 
 
-def test_the_best_of_a_users_metric_is_what_the_runs_say(planned, tmp_path):
-    tuned = "methods: {fedavg: {}}\ntune: {lr: [0.1, 0.3]}\nscore: test/mcc\n"
-    jobs = planned(SMALL + tuned)
+@pytest.mark.parametrize(
+    ("score", "shown"),
+    [("score: test/mcc\n", "test/mcc"), ("score: last:1\n", "test/mcc"), ("", "last 10, test/mcc")],
+)
+def test_the_best_of_a_users_metric_is_what_the_runs_say(score, shown, planned, tmp_path):
+    """It is also the score of a table that names none."""
+    tuned = "methods: {fedavg: {}}\ntune: {lr: [0.1, 0.3]}\n"
+    jobs = planned(SMALL + tuned + score)
     for job, number in zip(jobs, (0.2, 0.9), strict=True):
         finished(job, number)
-        table = (job.folder / "metrics.csv").read_text()
-        (job.folder / "metrics.csv").write_text(table.replace("test/accuracy", "test/mcc"))
+        metrics = job.folder / "metrics.csv"
+        metrics.write_text(metrics.read_text().replace("test/accuracy", "test/mcc"))
         with (job.folder / "environment.yaml").open("a") as file:
             file.write("scores: {test/mcc: true}\n")
-    [shown] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
-    assert shown.text["test/mcc"].tolist() == ["0.9000"]
+    [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
+    assert table.text[shown].tolist() == ["0.9000"]
 
 
 def test_only_tuned_values_with_the_same_seeds_compete(planned, tmp_path):
