@@ -7,7 +7,7 @@ from importlib import import_module
 
 import fl_lightning
 from fl_lightning.cli.text_cache import has_fixed_text, print_text
-from fl_lightning.files import ending_with_reader, print_any_character
+from fl_lightning.printing import ending_with_reader, print_any_character
 
 USAGE = """\
 usage: fl-lightning COMMAND ...

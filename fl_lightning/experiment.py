@@ -28,7 +28,7 @@ from fl_lightning.distributed.signals import (
     exit_without_nccl_teardown,
 )
 from fl_lightning.errors import ModelError
-from fl_lightning.files import ending_with_reader
+from fl_lightning.printing import ending_with_reader
 from fl_lightning.runs.chosen import build_data, build_model
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.folder import interrupted

@@ -25,7 +25,7 @@ from fl_lightning.distributed.signals import FIRST_RANK, ctrl_c_kills
 from fl_lightning.errors import UserError
 
 _asked = list[tuple[str, int]]()
-"""The devices and machines that `launch_again` was asked for."""
+"""The devices and machines that `launch_same_ranks` was asked for."""
 
 
 def launch_fabric(launch: LaunchOptions, **fabric_options: Any) -> Fabric:
@@ -86,7 +86,7 @@ def launch_fabric(launch: LaunchOptions, **fabric_options: Any) -> Fabric:
     return fabric
 
 
-def launch_again(launch: LaunchOptions, **fabric_options: Any) -> Fabric:
+def launch_same_ranks(launch: LaunchOptions, **fabric_options: Any) -> Fabric:
     """Launch as `launch_fabric` in a program that may do so several times.
 
     Raises:

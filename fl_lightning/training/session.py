@@ -26,7 +26,7 @@ from fl_lightning.federation.disk_space import check_disk_space
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.lockstep import Lockstep
 from fl_lightning.federation.sampling import make_sampler
-from fl_lightning.files import print_any_character
+from fl_lightning.printing import print_any_character
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.converters import parse_bytes, parse_interval

@@ -14,7 +14,7 @@ from fl_lightning.core.losses import TaskLoss
 from fl_lightning.data import CropFlip
 from fl_lightning.data.federated import FederatedData
 from fl_lightning.distributed.determinism import in_one_thread
-from fl_lightning.distributed.launch import launch_again
+from fl_lightning.distributed.launch import launch_same_ranks
 from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Metrics
 from fl_lightning.federation.server import copy_of
@@ -295,5 +295,5 @@ class FederatedTrainer:
         return task.scores_of_groups(self._fabric or self._launched(), data, part, groups)
 
     def _launched(self, **given: Any) -> Fabric:
-        self._fabric = launch_again(self._launch, **given)
+        self._fabric = launch_same_ranks(self._launch, **given)
         return self._fabric

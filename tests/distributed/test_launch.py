@@ -14,7 +14,7 @@ from lightning.fabric.accelerators.cuda import CUDAAccelerator
 from lightning.fabric.accelerators.mps import MPSAccelerator
 
 from fl_lightning.distributed import launch
-from fl_lightning.distributed.launch import launch_again, launch_fabric
+from fl_lightning.distributed.launch import launch_fabric, launch_same_ranks
 from fl_lightning.distributed.launch_options import LaunchOptions
 from fl_lightning.distributed.signals import FIRST_RANK
 from fl_lightning.errors import UserError
@@ -187,9 +187,9 @@ def test_an_address_that_cannot_be_resolved_is_refused(error, refused, environme
 def test_a_further_launch_of_other_ranks_is_refused(environment):
     environment.setattr(launch, "_asked", [("2", 1)])
     with pytest.raises(UserError, match="devices=2 and num_nodes=1"):
-        launch_again(LaunchOptions(accelerator="cpu"))
+        launch_same_ranks(LaunchOptions(accelerator="cpu"))
     environment.setattr(launch, "_asked", [("1", 1)])
-    assert launch_again(LaunchOptions(accelerator="cpu")).world_size == 1
+    assert launch_same_ranks(LaunchOptions(accelerator="cpu")).world_size == 1
 
 
 RECIPE = """
