@@ -38,23 +38,6 @@ def test_runs_of_a_plot_are_no_list(tmp_path):
             fl.plot.curves(*wrong)
 
 
-@pytest.mark.parametrize(
-    ("y", "panels"),
-    [
-        (torch.arange(6) % 3, 4),
-        (torch.arange(6) > 2, 4),
-        (torch.arange(6) * 1000, 1),
-        (-torch.arange(6), 1),
-        ({"kind": torch.arange(6), "size": torch.rand(6)}, 1),
-    ],
-    ids=["classes", "two classes", "amounts", "negative", "several"],
-)
-def test_a_partition_of_targets_that_are_no_classes_is_drawn_by_its_sizes(y, panels):
-    data = fl.FederatedData((torch.rand(6, 2), y), clients=[0, 0, 1, 1, 2, 2])
-    labels = [axes.get_xlabel() for axes in fl.plot.partition(data).axes]
-    assert len([label for label in labels if label]) == panels
-
-
 def test_a_panel_for_each_value_of_an_option(tmp_path):
     run(tmp_path / "a", [0.5], alpha=1.0)
     run(tmp_path / "b", [0.6], alpha=0.1)
