@@ -161,26 +161,12 @@ class Session:
         check_disk_space(federation, o.keep_checkpoints)
         notes = [*task.notes, *(accountant.planned(federation) for accountant in private)]
         self._begin(data, notes, {k: v for s in scored for k, v in s.directions.items()})
-        done = federation.round
-        tensorboard = TensorBoard(run.path, after=done)
-        tensorboard.log_hyperparams(run.config)
-        if done == 0 and data.train.classes:
-            tensorboard.log_partition(data.partition, data.train.labels, data.train.classes)
-        loggers += [
-            # the first, since it names what is no number
-            MetricsCSV(run.path / "metrics.csv", done, checkpoint.last_only),
-            tensorboard,
-            *start_trackers(o.logger or (), run.path, run.config),
-            *self.further_loggers,
-        ]
-        progress = ProgressBar(scored[0].monitor if scored else "")
+        loggers += self._loggers(data, checkpoint)
+        monitor = scored[0].monitor if scored else ""
+        progress = ProgressBar(monitor)
         hooks += [*scored, *own, progress, checkpoint]  # which saves the states of the others
         if o.finetune_epochs:
-            scores = run.path / "personal.csv"
-            tests = data.own_tests or own_test_split(data.train, data.test, data.partition)
-            settings = data.test, o.finetune_epochs, scores, o.finetune_lr
-            monitor = scored[0].monitor if scored else ""
-            hooks += [Personalization(*settings, own=tests, task=task, tag=monitor)]
+            hooks.append(self._personalization(task, data, monitor))
         over = self._fit(progress)
         if over and fabric.is_global_zero:
             task.export(run.path, federation.round)
@@ -190,6 +176,34 @@ class Session:
                 self._say(accountant.spent(federation))
         fabric.barrier()  # the first rank has written everything
         return over
+
+    def _loggers(self, data: RunData, checkpoint: Checkpoint) -> list[Any]:
+        """What records scalars; TensorBoard also gets the options and the partition."""
+        run, done = self.run, self.federation.round
+        tensorboard = TensorBoard(run.path, after=done)
+        tensorboard.log_hyperparams(run.config)
+        if done == 0 and data.train.classes:
+            tensorboard.log_partition(data.partition, data.train.labels, data.train.classes)
+        return [
+            # the first, since it names what is no number
+            MetricsCSV(run.path / "metrics.csv", done, checkpoint.last_only),
+            tensorboard,
+            *start_trackers(self.options.logger or (), run.path, run.config),
+            *self.further_loggers,
+        ]
+
+    def _personalization(self, task: Task, data: RunData, monitor: str) -> Personalization:
+        """The fine-tuning of the global model on each client, after the last round."""
+        o, own = self.options, data.own_tests
+        return Personalization(
+            data.test,
+            o.finetune_epochs or (),
+            self.run.path / "personal.csv",
+            o.finetune_lr,
+            own=own or own_test_split(data.train, data.test, data.partition),
+            task=task,
+            tag=monitor,
+        )
 
     def _simulation(
         self, fabric: Fabric, made: Parts, data: RunData, callbacks: Sequence[Any]
