@@ -55,6 +55,7 @@ def read_table(
     targets: list[Any] = []
     owners: list[Any] = []
     names: list[str] = []
+    rounding = _Rounding()
 
     def read(chunks: Iterator["DataFrame"]) -> Iterator[np.ndarray]:
         for chunk in chunks:
@@ -65,13 +66,14 @@ def read_table(
             step = max(1, BLOCK // len(names))
             for start in range(0, len(chunk), step):
                 part = chunk.iloc[start : start + step][names]
-                yield part.to_numpy(dtype=np.float32, na_value=np.nan)
+                yield rounding.of(part.to_numpy(dtype=np.float64, na_value=np.nan))
 
     if isinstance(table, pandas.DataFrame):
         x = _in_memory(read(iter([table])), len(table))
     else:
         x = _mapped(read(_chunks(table, target, owner)))
     check_finite(x, "x", names)
+    rounding.check(names)
     y, found = _targets(_joined(targets), target, classes)
     return Table(x, y, _numbered(_joined(owners)) if owners else None, names, found)
 
@@ -102,6 +104,31 @@ def standardize_columns(parts: Sequence[Tensor], index: Tensor) -> tuple[Tensor,
         for block in blocks(part):
             block.sub_(origin).sub_(mean.float()).div_(std.float())
     return origin + mean, std
+
+
+class _Rounding:
+    """Rounds a table to float32, block by block, and finds columns that lose their differences."""
+
+    def __init__(self) -> None:
+        self.low, self.high = np.array(np.inf), np.array(-np.inf)
+
+    def of(self, exact: np.ndarray) -> np.ndarray:
+        """A block in float32. `exact` is (rows, columns) float64."""
+        self.low = np.minimum(self.low, exact.min(0))
+        self.high = np.maximum(self.high, exact.max(0))
+        with np.errstate(over="ignore"):  # `check_finite` names these columns
+            return exact.astype(np.float32)
+
+    def check(self, names: Sequence[str]) -> None:
+        """Raise a UserError if rounding may move numbers by 1 % of the range of their column."""
+        spread, most = self.high - self.low, np.maximum(np.abs(self.low), np.abs(self.high))
+        exact = (most <= 2**24) & (self.low % 1 == 0) & (self.high % 1 == 0)  # of small integers
+        narrow = (spread > 0) & (spread < 50 * np.finfo(np.float32).eps * most)
+        for k in np.flatnonzero(narrow & ~exact):
+            raise UserError(
+                f"column {names[k]!r} varies by {spread[k]:.3g} near {self.high[k]:.3g}, which "
+                "float32 rounds away: subtract its smallest number"
+            )
 
 
 def _chunks(path: Any, target: str, owner: str | None) -> Iterator["DataFrame"]:
@@ -146,6 +173,12 @@ def _input_columns(
     clients = None if owner is None else [owner]
     check_columns(frame.columns, "the table", target=[target], clients=clients, columns=columns)
     given = [name for name in frame.columns if name not in (target, owner)]
+    unnamed = [name for name in given if str(name).startswith("Unnamed: ")]  # by pandas
+    if unnamed and columns is None:
+        raise UserError(
+            f"column {unnamed[0]!r} has no name in the file, as the index that DataFrame.to_csv "
+            "writes: take it out of the file, or name the inputs as columns"
+        )
     inputs = given if columns is None else [*columns]
     if not inputs:
         raise UserError("there are no inputs: the table needs a column besides target and clients")
@@ -256,6 +289,8 @@ def _targets(
         if is_float_dtype(column) and not (column % 1 == 0).all():
             raise UserError(f"column {name!r}, the target, holds fractions: leave out classes")
         return torch.from_numpy(column.to_numpy(np.int64, copy=True)), named
-    y = torch.from_numpy(column.to_numpy(np.float32, copy=True))
+    rounding = _Rounding()
+    y = torch.from_numpy(rounding.of(column.to_numpy(np.float64)[:, None])[:, 0])
     check_finite(y, f"column {name!r}, the target,")
+    rounding.check([name])
     return y, ()

@@ -155,6 +155,32 @@ def test_a_column_that_is_constant_in_training_is_only_shifted(value: float):
     torch.testing.assert_close(data.test[0][:, 1], torch.full((3,), 1024.0))
 
 
+@pytest.mark.parametrize("column", ["age", "delay"])
+def test_numbers_that_float32_cannot_tell_apart_are_refused(source, column: str):
+    frame = table().drop(columns=["late", "carrier"])
+    moved = frame.assign(**{column: 1.7e9 + frame[column]})
+    with pytest.raises(UserError, match=f"'{column}' varies by .* near 1.7e\\+09"):
+        read(source(moved), target="delay", clients="site")
+
+
+def test_large_numbers_that_float32_tells_apart_are_inputs(source):
+    days, parity = 1.7e9 + 86400.0 * np.arange(60), 2**23 + np.arange(60) % 2
+    frame = table()[["delay", "site"]].assign(time=days, parity=parity, constant=1.7e9 + 0.1)
+    x = read(source(frame), target="delay", clients="site").train[0]
+    np.testing.assert_array_equal(x[:, 0].numpy(), days.astype(np.float32))
+    assert x[:, 1].tolist() == parity.tolist()
+    assert x[:, 2].unique().numel() == 1
+
+
+def test_the_index_of_a_frame_is_no_input_unless_it_is_named(tmp_path):
+    numbers = table()[["age", "delay", "site"]]
+    numbers.to_csv(tmp_path / "table.csv")
+    with pytest.raises(UserError, match="'Unnamed: 0' has no name"):
+        read(tmp_path / "table.csv", target="delay", clients="site")
+    data = read(tmp_path / "table.csv", target="delay", clients="site", columns=["age"])
+    assert data.inputs == 1
+
+
 def test_another_table_is_for_testing(source):
     frame = table()[["age", "height", "late", "site"]]
     other = frame.iloc[:7][["late", "height", "age"]]  # without owners, in another order
