@@ -84,7 +84,10 @@ def _check_callbacks(made: Sequence[Any], has_validation: bool) -> None:
         if unknown := [hook for hook in hooks if hook not in HOOKS]:
             raise UserError(f"{name} has a hook {unknown[0]}{nearest(unknown[0], HOOKS)}")
         if not (hooks or hasattr(new, "terms") or hasattr(new, "diagnostics")):
-            raise UserError(f"{name} is no callback: give it one of {', '.join(HOOKS)}")
+            raise UserError(
+                f"{new!r:.60} is no callback: give one of fl_lightning.callbacks, such as "
+                f"Sharpness(), or an object with one of {', '.join(HOOKS)}"
+            )
 
 
 def loss(chosen: Chosen) -> TaskLoss:

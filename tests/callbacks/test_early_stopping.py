@@ -185,6 +185,6 @@ def test_a_callback_of_a_file_gets_the_parts_of_the_run(tmp_path, sentence):
     for row in rows:
         assert float(row["mine/accuracy"]) == pytest.approx(float(row["test/accuracy"]))
     assert torch.load(tmp_path / "run/seen.pt", weights_only=True) == [["c"]]
-    assert "function is no callback" in sentence(
+    assert "> is no callback" in sentence(
         experiment(tmp_path / "other", "--callback", f"{own}:two").run
     )

@@ -217,7 +217,10 @@ class Misnamed:
 
 @pytest.mark.parametrize(
     ("callback", "named"),
-    [(5, "int is no callback"), (Misnamed(), "on_round_ended; did you mean on_round_end")],
+    [
+        ("sharpness", "'sharpness' is no callback"),
+        (Misnamed(), "on_round_ended; did you mean on_round_end"),
+    ],
 )
 def test_an_object_that_is_no_callback_is_refused(callback, named, tmp_path, sentence):
     assert named in sentence(scaffold, tmp_path / "run", callbacks=[callback])
