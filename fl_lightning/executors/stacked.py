@@ -168,9 +168,7 @@ class StackedExecutor(Executor):
                     g = unaliased(g, matrix, *kept)  # some optimizers change a gradient in place
                     step_rows(optimizer, [(rows[i], table[step][i]) for i in together], g)
                 states, buffers = of.put(states, moved), of.put(buffers, after)
-                if total.shape[1] < observed.shape[1]:
-                    total = observed.new_zeros(len(tasks), observed.shape[1])
-                total = of.put(total, of.take(total) + observed)
+                total = total + of.put(observed.new_zeros(len(tasks), observed.shape[1]), observed)
         steps = to_device_async(torch.tensor([max(1, len(v.lrs)) for v in tasks]), total.device)
         return matrix, states, buffers, total / steps[:, None]
 

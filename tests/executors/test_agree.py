@@ -29,6 +29,7 @@ from problems import (
     trained,
 )
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 
 from fl_lightning import Algorithm, ModelError, StackedExecutor, Term, algorithms, zeros
@@ -190,6 +191,20 @@ def test_executors_agree_on_a_model_with_a_scripted_part() -> None:
 
     expected = trained(Algorithm(), module=module())
     assert_agree(trained(Algorithm(), module=module(), executor=STACKED), expected)
+
+
+def test_executors_agree_on_a_loss_of_more_digits_than_the_model() -> None:
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(out.double(), y)
+
+    def fit(executor: Any) -> tuple[Any, float]:
+        given = {"module": classifier(dtype=torch.float32), "loss": loss, "executor": executor}
+        run = federation(Algorithm(), clients=classification(dtype=torch.float32), **given)
+        return run, run.train_round()["train/loss"]
+
+    (run, expected), (other, found) = map(fit, EAGER.values())
+    assert found == pytest.approx(expected, abs=1e-6)
+    assert_agree(other, run, 1e-6)
 
 
 @pytest.mark.parametrize("model", [Branching, Noisy])
