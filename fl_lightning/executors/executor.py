@@ -157,7 +157,7 @@ class Executor:
         loss: TaskLoss = cross_entropy,
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ):
-        self.module, self.layout, self.autocast = module, layout, autocast
+        self.module, self.layout, self.loss, self.autocast = module, layout, loss, autocast
         weight = layout.parameters(module)[0]
         self.device, self.cast_dtype = weight.device, cast_dtype(weight, autocast)
         self.task: Loss = lambda b: loss(b.answer, b.y)
