@@ -191,7 +191,7 @@ class Request:
         """The part of a batch; parts share samples where it is smaller than `count`."""
         if self.count == 1:
             return x, y
-        index = self.index % max(1, min(self.count, len(tree_leaves(y)[0])))
+        index = self.index % min(self.count, len(tree_leaves(y)[0]))
         x, y = tree_map(lambda t: t[index :: self.count], (x, y))
         return x, y
 

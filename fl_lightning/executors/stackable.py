@@ -156,7 +156,7 @@ def full_batchnorm(module: nn.Module) -> Iterator[None]:
     """Give BatchNorm inputs of its own dtype: vmap requires it, and autocast leaves them bf16."""
 
     def convert(norm: nn.Module, args: Any, kwargs: Any) -> tuple[tuple[Tensor], dict[str, Any]]:
-        (x,) = *args, *kwargs.values()
+        x = next(iter((*args, *kwargs.values())))
         own = next(chain(norm.parameters(), norm.buffers()), x)
         return (x.to(own.dtype),), {}
 

@@ -171,7 +171,7 @@ class StackedExecutor(Executor):
                     step_rows(optimizer, [(rows[i], table[step][i]) for i in together], g)
                 states, buffers = of.put(states, moved), of.put(buffers, after)
                 total = total + of.put(observed.new_zeros(len(tasks), observed.shape[1]), observed)
-        steps = to_device_async(torch.tensor([max(1, len(v.lrs)) for v in tasks]), total.device)
+        steps = to_device_async(torch.tensor([len(v.lrs) for v in tasks]), total.device)
         return matrix, states, buffers, total / steps[:, None]
 
 
