@@ -114,12 +114,12 @@ def rows_of_all(
 def over_clients(
     name: str, values: Tensor, weights: Tensor | None = None, larger: bool | None = None
 ) -> Metrics:
-    """One number for each client: the mean, weighted, the deviation, and the worst tenth's mean.
+    """Mean, standard deviation and mean of the worst tenth of one number for each client.
 
     Args:
         name: The name of the mean; the others are `<name>_std` and `<name>_worst10`.
         values: (clients,).
-        weights: (clients,); equal by default.
+        weights: Weights in the mean alone, (clients,); equal by default.
         larger: Whether larger values are better; by the name if None.
     """
     larger = higher_is_better(name) if larger is None else larger

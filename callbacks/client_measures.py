@@ -83,7 +83,7 @@ class StateNorms(CohortMeasure):
 
     `dual/<name>` is the mean L2 norm over the cohort of a state of the clients, after their visits,
     or the norm of a state of the server. Single numbers are left out. Where two terms have states
-    of one name, the term's comes before it.
+    of one name, it is `dual/<class>.<name>`.
     """
 
     def on_client_end(self, federation: Federation, client: int, result: ClientResult) -> None:

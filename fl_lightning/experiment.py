@@ -23,10 +23,7 @@ from fl_lightning.data.dataset import TrainTest
 from fl_lightning.distributed.launch import launch_fabric
 from fl_lightning.distributed.launch_options import LaunchOptions, PrecisionOption
 from fl_lightning.distributed.launcher_env import precision_of_fabric_run, under_fabric_run
-from fl_lightning.distributed.signals import (
-    exit_on_ctrl_c,
-    exit_without_nccl_teardown,
-)
+from fl_lightning.distributed.signals import exit_on_ctrl_c, exit_without_nccl_teardown
 from fl_lightning.errors import ModelError
 from fl_lightning.printing import ending_with_reader
 from fl_lightning.runs.chosen import build_data, build_model

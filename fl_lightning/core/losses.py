@@ -94,11 +94,11 @@ def is_cross_entropy(loss: object) -> bool:
 
 
 def counted(loss: object, y: Any) -> Tensor | int:
-    """The rows that a batch's mean loss is of: what it weighs in the mean of a data set.
+    """How many rows a batch's mean loss is of: its weight in the mean over a data set.
 
-    A cross entropy, also one of transformers, is of the targets that are not -100, or the loss's
-    `ignore_index`, so of a part of the rows if some are. With weights of classes their sum takes
-    the place of the number.
+    A cross entropy, also one of transformers, leaves out targets of -100, or of the loss's
+    `ignore_index`: each target is one part of its row. With weights of classes a target counts by
+    the weight of its class.
     """
     rows = len(tree_leaves(y)[0])
     if not ((isinstance(loss, LabelsLoss) or is_cross_entropy(loss)) and y.dtype == torch.int64):

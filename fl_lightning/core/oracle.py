@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import torch
@@ -191,7 +191,7 @@ class Request:
         """The part of a batch; parts share samples where it is smaller than `count`."""
         if self.count == 1:
             return x, y
-        index = self.index % max(1, min(self.count, len(tree_leaves(y)[0])))
+        index = self.index % min(self.count, len(tree_leaves(y)[0]))
         x, y = tree_map(lambda t: t[index :: self.count], (x, y))
         return x, y
 
@@ -249,10 +249,13 @@ def record_activations(module: nn.Module, names: tuple[str, ...]) -> Iterator[Ac
     """Record input and output of submodules during one forward pass, also under vmap."""
     activations = Activations(names)
 
-    def record(name: str) -> Callable[..., None]:
-        return lambda _module, inputs, output: activations.__setitem__(name, (inputs[0], output))
+    def record(name: str, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        activations[name] = next(iter((*args, *kwargs.values()))), output
 
-    hooks = [_submodule(module, name).register_forward_hook(record(name)) for name in names]
+    hooks = [
+        _submodule(module, name).register_forward_hook(partial(record, name), with_kwargs=True)
+        for name in names
+    ]
     try:
         yield activations
     finally:

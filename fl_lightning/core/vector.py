@@ -33,7 +33,8 @@ class Layout:
         head: Name of the submodule that classifies: `module.head` if that is a name, else the last
             child with a parameter; of a child that holds all parameters, that child's head. The
             rest is the body. A model without children is all head, and its name is empty.
-        network: Name of the submodule whose children are blocks: empty, or that of such a child.
+        network: Name of the submodule whose children are blocks: of the child that holds all
+            parameters, or of such a child of it; empty if the model has none.
         norms: Names of the normalization layers, whose class is named so.
         lora: The LoRA layers (see `lora_layers`).
 
@@ -46,7 +47,7 @@ class Layout:
 
     Raises:
         UserError: If there is nothing to train, parameters have no shape yet, are complex or differ
-            in dtype or device, or there is no such head.
+            in dtype or device, or `module.head` names no submodule.
     """
 
     def __init__(self, module: nn.Module):

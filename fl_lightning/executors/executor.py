@@ -50,8 +50,8 @@ class ClientTask:
 
     Attributes:
         client: The client's index.
-        facts: Facts of this client: its index, steps, epochs, lr_sum, size, weight, and
-            inclusion_probability where it differs between clients; 0-dim tensors.
+        facts: Facts of this client (see `View`): its index, steps, epochs, lr_sum, size, weight,
+            labels, and inclusion_probability where it differs between clients.
         states: Its client and local states, one dictionary a term.
         batches: Its mini-batches.
         lrs: The local learning rate of each step.
@@ -157,7 +157,7 @@ class Executor:
         loss: TaskLoss = cross_entropy,
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ):
-        self.module, self.layout, self.autocast = module, layout, autocast
+        self.module, self.layout, self.loss, self.autocast = module, layout, loss, autocast
         weight = layout.parameters(module)[0]
         self.device, self.cast_dtype = weight.device, cast_dtype(weight, autocast)
         self.task: Loss = lambda b: loss(b.answer, b.y)

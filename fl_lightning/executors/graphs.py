@@ -22,13 +22,7 @@ from fl_lightning.executors.local_step import LocalStep, SharedArgs
 from fl_lightning.executors.replay import ReplayedStep, copied, write
 from fl_lightning.executors.sequential import SequentialExecutor
 from fl_lightning.executors.stackable import try_in_parallel
-from fl_lightning.executors.stacked import (
-    StackedExecutor,
-    by_run,
-    numbers_as_tensors,
-    stack,
-    unstack,
-)
+from fl_lightning.executors.stacked import StackedExecutor, by_run, shared_args, stack, unstack
 
 
 class GraphExecutor(StackedExecutor):
@@ -93,9 +87,7 @@ class GraphExecutor(StackedExecutor):
     @cached_property
     def _eager(self) -> SequentialExecutor:
         """Made late: the module's parameters become views of its vector."""
-        executor = SequentialExecutor(self.module, self.layout, autocast=self.autocast)
-        executor.task = self.task
-        return executor
+        return SequentialExecutor(self.module, self.layout, loss=self.loss, autocast=self.autocast)
 
     def _step_down(self, reason: Exception) -> None:
         """From now on train in branches; or one client after another, if that was not possible."""
@@ -146,12 +138,7 @@ class GraphExecutor(StackedExecutor):
         self.begin_training()
         anchor = received.facts["anchor"]
         local_step = self.local_step(received.algorithm, batched=False)
-        shared: SharedArgs = {
-            "round_facts": numbers_as_tensors(received.facts, anchor),
-            "server_states": received.states,
-            "coefficients": numbers_as_tensors(received.coefficients, anchor),
-        }
-        self._share(local_step, shared)
+        self._share(local_step, shared_args(received, as_tensors=True))
         with seeded_rng(tasks[0].seed, anchor.device), substituted(batched=False):
             visits = [Visit(self, received, task) for task in tasks]
             steps = []

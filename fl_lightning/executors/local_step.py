@@ -23,8 +23,8 @@ from fl_lightning.executors.stackable import blame_model, full_batchnorm
 
 SharedArgs = dict[str, Any]
 """Arguments that all clients of a step share: `round_facts`, `server_states`, `coefficients` (see
-`RoundInputs`), and `decay`. Where clients of several runs train together, the first three are among
-the facts of each client."""
+`RoundInputs`), and `decay`. Where clients of several runs train together, the first three, but for
+the layout, are among the facts of each client."""
 
 
 def of_client(

@@ -118,10 +118,9 @@ class ReplayedStep:
         """End the visits: weights, states, buffers, and the means of what was observed."""
         if self.stream:
             torch.cuda.current_stream().wait_stream(self.stream)
+        assert self._total is not None  # a visit has a step
         w, _, states, buffers, _ = self._kept
-        total = self._lrs.new_zeros(len(w), 1) if self._total is None else self._total
-        w, states, buffers = copied((w, states, buffers))
-        return w, states, buffers, total / max(1, self.count)
+        return *copied((w, states, buffers)), self._total / self.count
 
     def _step_on(self, batches: Sequence[Any], size: int) -> Call:
         """The step on these batches, of `size` samples each."""

@@ -82,8 +82,7 @@ class SequentialExecutor(Executor):
             total = total + self._step(optimizer, *task.batches[step], live)
         self.w.grad = None
         after = {name: self.buffers[name].clone() for name in received.buffers}
-        means = total / max(1, len(task.lrs))
-        return visit.result(self.w.detach().clone(), states, after, means)
+        return visit.result(self.w.detach().clone(), states, after, total / len(task.lrs))
 
     def _step(self, optimizer: GradientTransform, x: Any, y: Any, live: "_Live") -> Tensor:
         """Take one local step; returns what is observed at its first evaluation."""

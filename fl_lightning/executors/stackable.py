@@ -155,12 +155,13 @@ def _generators(device: torch.device) -> tuple[Any, ...]:
 def full_batchnorm(module: nn.Module) -> Iterator[None]:
     """Give BatchNorm inputs of its own dtype: vmap requires it, and autocast leaves them bf16."""
 
-    def convert(norm: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        own = next(chain(norm.parameters(), norm.buffers()), inputs[0])
-        return (inputs[0].to(own.dtype),)
+    def convert(norm: nn.Module, args: Any, kwargs: Any) -> tuple[tuple[Tensor], dict[str, Any]]:
+        x = next(iter((*args, *kwargs.values())))
+        own = next(chain(norm.parameters(), norm.buffers()), x)
+        return (x.to(own.dtype),), {}
 
     norms = [child for child in module.modules() if isinstance(child, _BatchNorm)]
-    hooks = [norm.register_forward_pre_hook(convert) for norm in norms]
+    hooks = [norm.register_forward_pre_hook(convert, with_kwargs=True) for norm in norms]
     try:
         yield
     finally:

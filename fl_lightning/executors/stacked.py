@@ -96,7 +96,9 @@ class StackedExecutor(Executor):
         self.begin_training()
         method, anchor = received[0].algorithm, received[0].facts["anchor"]
         of_runs = any(inputs is not received[0] for inputs in received)
-        shared, own = (of_several if of_runs else of_one)(received, self.as_tensors)
+        shared, own = shared_args(received[0], self.as_tensors), [dict[str, Any]()] * len(tasks)
+        if of_runs:
+            shared, own = of_several(received)
         client_facts = stack([{**v.facts, **facts} for v, facts in zip(tasks, own, strict=True)])
         states = stack([v.states for v in tasks])
 
@@ -168,10 +170,8 @@ class StackedExecutor(Executor):
                     g = unaliased(g, matrix, *kept)  # some optimizers change a gradient in place
                     step_rows(optimizer, [(rows[i], table[step][i]) for i in together], g)
                 states, buffers = of.put(states, moved), of.put(buffers, after)
-                if total.shape[1] < observed.shape[1]:
-                    total = observed.new_zeros(len(tasks), observed.shape[1])
-                total = of.put(total, of.take(total) + observed)
-        steps = to_device_async(torch.tensor([max(1, len(v.lrs)) for v in tasks]), total.device)
+                total = total + of.put(observed.new_zeros(len(tasks), observed.shape[1]), observed)
+        steps = to_device_async(torch.tensor([len(v.lrs) for v in tasks]), total.device)
         return matrix, states, buffers, total / steps[:, None]
 
 
@@ -203,25 +203,25 @@ class _Rows:
         return tree_map(lambda t, n: t.index_copy(0, self.index, n), tree, new)
 
 
-def of_one(
-    received: Sequence[RoundInputs], as_tensors: bool
-) -> tuple[SharedArgs, list[dict[str, Any]]]:
-    """What the clients of one run share, and nothing for each."""
-    inputs, like = received[0], received[0].facts["anchor"]
-    facts, coefficients = inputs.facts, inputs.coefficients
-    if as_tensors:
-        facts, coefficients = (numbers_as_tensors(n, like) for n in (facts, coefficients))
-    shared = {"round_facts": facts, "server_states": inputs.states, "coefficients": coefficients}
-    return shared, [{} for _ in received]
+def shared_args(inputs: RoundInputs, as_tensors: bool) -> SharedArgs:
+    """What the clients of one run share, with 0-dim tensors in the place of numbers if asked."""
+    like = inputs.facts["anchor"]
+
+    def given(values: Mapping[K, Any]) -> dict[K, Any]:
+        return {
+            name: like.new_full((), x) if as_tensors and isinstance(x, float | int) else x
+            for name, x in values.items()
+        }
+
+    facts, coefficients = given(inputs.facts), given(inputs.coefficients)
+    return {"round_facts": facts, "server_states": inputs.states, "coefficients": coefficients}
 
 
-def of_several(
-    received: Sequence[RoundInputs], as_tensors: bool
-) -> tuple[SharedArgs, list[dict[str, Any]]]:
+def of_several(received: Sequence[RoundInputs]) -> tuple[SharedArgs, list[dict[str, Any]]]:
     """The layout, which clients of several runs share, and tensors for each client."""
     shared, own = dict[str, Any](), dict[int, dict[str, Any]]()
     for inputs in {id(inputs): inputs for inputs in received}.values():
-        given, _ = of_one([inputs], as_tensors=True)
+        given = shared_args(inputs, as_tensors=True)
         facts = given.pop("round_facts")
         shared["round_facts"] = {"layout": facts.pop("layout")}
         own[id(inputs)] = {**facts, **given}
@@ -236,14 +236,6 @@ def by_run(
     for _, of_run in groupby(both, key=lambda pair: id(pair[0])):
         pairs = [*of_run]
         yield pairs[0][0], [task for _, task in pairs]
-
-
-def numbers_as_tensors(values: Mapping[K, Any], like: Tensor) -> dict[K, Any]:
-    """The values, with 0-dim tensors in the place of numbers."""
-    return {
-        name: like.new_full((), value) if isinstance(value, float | int) else value
-        for name, value in values.items()
-    }
 
 
 def _groups(tasks: Sequence[ClientTask], step: int) -> Iterable[list[int]]:

@@ -24,7 +24,7 @@ PENDING = 100
 
 DISTANCES = "client/drift", "client/distance", "client/pair_distance", "server/update_norm"
 """The mean squared distance between a client's last model and the new global one, its mean distance
-from the received one, the root mean square distance of two clients' models, and that of the
+from the received one, the root mean square distance of two clients' models, and the length of the
 server's step."""
 
 
@@ -36,8 +36,8 @@ class RoundStatus:
         stop: Whether any rank asks to end the run after this round.
         preempted: Whether any rank asks so for a run that is to be resumed.
         diverged: By position in the cohort, the part that is not finite (see `client_diverged`).
-        counts: Whether the round counts: a client that stops the run has not diverged, and of a
-            cohort with clients a weight is left to average with, unless terms have assigned it.
+        counts: Whether the round counts. It does not if a diverged client stops the run, if no
+            client of the cohort is left, or if their weights are all 0 without a term's doing.
         bits: The size of what the cohort sent, without messages and buffers.
     """
 

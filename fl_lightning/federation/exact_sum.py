@@ -13,8 +13,11 @@ class PlainSum:
     """Adds vectors in their own number type: the order changes the last bits.
 
     A sum is held as `limbs`: one or more vectors whose sum is the value. Limbs of several ranks add
-    up number by number. `addends` is their largest number, of `dtype`, on all ranks, with weights
-    that are 1 on average.
+    up number by number.
+
+    Args:
+        dtype: Number type of the vectors.
+        addends: The most vectors of a sum, on all ranks together; their weights are 1 on average.
 
     Attributes:
         limbs: Number of limbs.

@@ -178,8 +178,11 @@ def _throw(turns: Sequence[Turn], error: Exception) -> None:
     if isinstance(error, torch.OutOfMemoryError):
         error.__traceback__ = None  # its frames hold the memory
     for turn in turns:
-        own = copy(error)
-        own.__cause__ = error  # with its traceback
+        try:
+            own = copy(error)
+            own.__cause__ = error  # with its traceback
+        except Exception:  # a user's class that takes other arguments than it keeps
+            own = error
         turn.throw(own)
 
 

@@ -13,7 +13,7 @@ class TermLogs:
     """The scalars that terms publish by `v.log`: their `logs`, and their `diagnostics` if asked.
 
     Attributes:
-        tags: `term/<name>` for each; `term/<class>.<name>` where two terms have the same name.
+        tags: `term/<name>` for each; `term/<class>.<name>` where two terms log the same name.
     """
 
     def __init__(self, terms: Sequence[Term], diagnostics: bool):

@@ -36,9 +36,8 @@ def try_visit(training: LocalTraining, facts: Facts, sample: Callable[[], list[i
     batch = samples.inputs(two), samples.targets(two)
     executor.try_model(batch[0])
     if not isinstance(executor, SequentialExecutor):  # which takes two samples as they are
-        task, module = executor.task, executor.module
-        executor = SequentialExecutor(module, executor.layout, autocast=executor.autocast)
-        executor.task = task
+        options: Any = {"loss": executor.loss, "autocast": executor.autocast}
+        executor = SequentialExecutor(executor.module, executor.layout, **options)
     received = RoundInputs(training.algorithm, facts, server.states, server.buffers)
     try:
         cohort = sample()

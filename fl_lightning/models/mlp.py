@@ -4,10 +4,11 @@ from collections import OrderedDict
 
 from torch import nn
 
-from fl_lightning.errors import UserError
+from fl_lightning.core.constraints import PositiveInt, checked
 
 
-def mlp(inputs: int, classes: int, hidden: tuple[int, ...] = (200, 200)) -> nn.Sequential:
+@checked
+def mlp(inputs: int, classes: int, hidden: tuple[PositiveInt, ...] = (200, 200)) -> nn.Sequential:
     """ReLU layers on the flattened input, then `classifier`; PyTorch's default initialization.
 
     FedDyn and FedSSG use 784-200-200-10 on MNIST (199,210 parameters) and 784-100-100-10 on
@@ -17,8 +18,6 @@ def mlp(inputs: int, classes: int, hidden: tuple[int, ...] = (200, 200)) -> nn.S
         inputs: Number of features of a flattened sample.
         hidden: Widths of the hidden layers `hidden1`, `hidden2`, ...; empty for a linear model.
     """
-    if min(hidden, default=1) < 1:
-        raise UserError(f"hidden is {hidden}: give widths of at least 1")
     layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
     for number, width in enumerate(hidden, start=1):
         layers[f"hidden{number}"] = nn.Linear(inputs, width)

@@ -3,6 +3,9 @@
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.core.constraints import PositiveInt, UnitInterval, checked
+from fl_lightning.errors import UserError
+
 
 class CharLSTM(nn.Module):
     """An embedding, LSTM layers, and `classifier`."""
@@ -19,7 +22,13 @@ class CharLSTM(nn.Module):
         return out
 
 
-def char_lstm(vocabulary: int, embedding: int = 8, hidden: int = 256, layers: int = 2) -> nn.Module:
+@checked
+def char_lstm(
+    vocabulary: int,
+    embedding: PositiveInt = 8,
+    hidden: PositiveInt = 256,
+    layers: PositiveInt = 2,
+) -> nn.Module:
     """LSTM layers, as McMahan et al. (AISTATS 2017, arXiv:1602.05629) train on Shakespeare.
 
     Args:
@@ -56,13 +65,14 @@ class CharTransformer(nn.Module):
         return out
 
 
+@checked
 def char_transformer(
     vocabulary: int,
     size: int,
-    width: int = 64,
-    heads: int = 4,
-    layers: int = 2,
-    dropout: float = 0.0,
+    width: PositiveInt = 64,
+    heads: PositiveInt = 4,
+    layers: PositiveInt = 2,
+    dropout: UnitInterval = 0.0,
 ) -> nn.Module:
     """A causal Transformer with normalization before each block.
 
@@ -73,4 +83,6 @@ def char_transformer(
         layers: Number of layers.
         dropout: Probability with which an activation is dropped.
     """
+    if width % heads:
+        raise UserError(f"width is {width}, which {heads} heads do not share: give a multiple")
     return CharTransformer(vocabulary, size, width, heads, layers, dropout)

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fl_lightning.core.constraints import PositiveInt, checked
 from fl_lightning.errors import UserError
 from fl_lightning.models.pretrained import State, load_body
 
@@ -43,8 +44,13 @@ def vit_b32(
     return _with_plain_attention(model)
 
 
+@checked
 def vit_tiny(
-    classes: int = 100, channels: int = 3, size: int = 32, patch: int = 4, depth: int = 12
+    classes: int = 100,
+    channels: int = 3,
+    size: int = 32,
+    patch: PositiveInt = 4,
+    depth: PositiveInt = 12,
 ) -> nn.Module:
     """ViT-Tiny for small images: width 192, 3 heads, random weights.
 
@@ -63,7 +69,7 @@ def vit_tiny(
 
     if channels != 3:
         raise UserError(f"channels is {channels}, but ViT-Tiny takes RGB: repeat the channel")
-    if patch < 1 or size < patch or size % patch:
+    if size < patch or size % patch:
         raise UserError(
             f"size is {size}, but ViT-Tiny has patches of {patch}x{patch}: scale to a multiple"
         )

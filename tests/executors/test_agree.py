@@ -29,6 +29,7 @@ from problems import (
     trained,
 )
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 
 from fl_lightning import Algorithm, ModelError, StackedExecutor, Term, algorithms, zeros
@@ -181,6 +182,29 @@ def test_a_block_with_two_names_trains_as_with_one(traces: list[Any]) -> None:
     assert traces
 
 
+class ByName(nn.Module):
+    """Calls its layers with their arguments' names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.layer, self.norm = nn.Linear(6, 6).double(), nn.BatchNorm1d(6).double()
+        self.head = nn.Linear(6, 3).double()
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(input=self.norm(input=self.layer(input=x)))
+
+
+def test_executors_agree_on_layers_that_are_called_with_names() -> None:
+    """With a method that reads what enters the head."""
+    algorithm, clients = hard(algorithms.moon()), classification()
+    first, other = (
+        trained(algorithm, module=ByName(), clients=clients, executor=executor)
+        for executor in EAGER.values()
+    )
+    assert_agree(first, other)
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated")
 def test_executors_agree_on_a_model_with_a_scripted_part() -> None:
     def module() -> Any:
@@ -190,6 +214,20 @@ def test_executors_agree_on_a_model_with_a_scripted_part() -> None:
 
     expected = trained(Algorithm(), module=module())
     assert_agree(trained(Algorithm(), module=module(), executor=STACKED), expected)
+
+
+def test_executors_agree_on_a_loss_of_more_digits_than_the_model() -> None:
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(out.double(), y)
+
+    def fit(executor: Any) -> tuple[Any, float]:
+        given = {"module": classifier(dtype=torch.float32), "loss": loss, "executor": executor}
+        run = federation(Algorithm(), clients=classification(dtype=torch.float32), **given)
+        return run, run.train_round()["train/loss"]
+
+    (run, expected), (other, found) = map(fit, EAGER.values())
+    assert found == pytest.approx(expected, abs=1e-6)
+    assert_agree(other, run, 1e-6)
 
 
 @pytest.mark.parametrize("model", [Branching, Noisy])

@@ -7,7 +7,8 @@ import pytest
 from adapters import adapted, adapted_federation
 from every_algorithm import LORA
 from executors import TRACED, assert_agree
-from problems import SIZES, STACKED, classification, federation, hard
+from problems import SIZES, STACKED, classification, classifier, federation, hard
+from torch import Tensor, nn
 from torch.optim import SGD
 
 from fl_lightning import Federation, UserError, algorithms, linear
@@ -119,3 +120,27 @@ def test_runs_share_graphs_and_compiled_steps(executor: Any, traces: list[Any]) 
     assert bool(traces) == (executor.func is not GraphExecutor)
     executors = [run.local_training.executor._executor for run in found]
     assert all(getattr(executor, "graphs", True) for executor in executors)
+
+
+class OwnError(Exception):
+    def __init__(self, layer: str, reason: str):
+        super().__init__(f"{layer}: {reason}")
+
+
+class FailingOnBatches(nn.Module):
+    """Takes the two samples of a trial, and no batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = classifier()
+
+    def forward(self, x: Tensor) -> Any:
+        if len(x) > 2:
+            raise OwnError("inner", "too many")
+        return self.inner(x)
+
+
+def test_an_error_of_a_class_that_cannot_be_copied_is_shown_as_it_is() -> None:
+    runs = [{"algorithm": Algorithm(), "module": FailingOnBatches(), "lr": lr} for lr in (0.1, 0.2)]
+    with pytest.raises(OwnError, match="inner: too many"):
+        together(make, runs)

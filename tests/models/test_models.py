@@ -13,6 +13,8 @@ from torch.func import functional_call, grad, vmap
 
 from fl_lightning.core.vector import Layout
 from fl_lightning.models import (
+    char_lstm,
+    char_transformer,
     fedavg_cnn,
     lenet,
     mlp,
@@ -113,11 +115,15 @@ def test_the_output_is_that_of_the_last_child_with_parameters(model, shape: tupl
         (lambda: vit_b32(size=100), "size is 100, .*multiple of 32"),
         (lambda: vit_tiny(size=30), "size is 30, .*4x4"),
         (lambda: vit_tiny(channels=1), "channels is 1, .*RGB"),
+        (lambda: vit_tiny(depth=-1), "depth of vit_tiny .*, not -1"),
+        (lambda: char_lstm(9, hidden=0), "hidden of char_lstm .*, not 0"),
+        (lambda: char_transformer(9, 8, layers=0), "layers of char_transformer .*, not 0"),
+        (lambda: char_transformer(9, 8, heads=3), "width is 64, .*3 heads"),
         (lambda: vit_b32(channels=1), "channels is 1, .*RGB"),
         (lambda: resnet18(channels=1), "channels is 1, .*RGB"),
     ],
 )
-def test_images_that_do_not_fit_are_refused_in_one_line(model, words: str):
+def test_images_and_sizes_that_do_not_fit_are_refused_in_one_line(model, words: str):
     with pytest.raises(ValueError, match=f"^{words}[^\n]*$"):
         model()
 
