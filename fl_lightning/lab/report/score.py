@@ -146,7 +146,8 @@ def _to(
     """What a run had spent when it first reached the target; `spent` gives it by round."""
 
     def of(run: Run) -> Result:
-        accuracies = _accuracies(run)
+        if not len(accuracies := _accuracies(run)):
+            return Result(nan)
         reached = accuracies.index[accuracies >= target]
         until = spent(run).loc[: min(reached, default=run.rounds)]
         return Result(until.tail(1).mean(), reached=len(reached) > 0)
