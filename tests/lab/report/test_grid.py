@@ -102,15 +102,15 @@ def test_a_mean_over_fewer_seeds_has_no_mark(tmp_path):
 
 
 def test_marks_and_special_characters_in_every_format():
-    text = DataFrame({"me|od_": ["a|b & c", "c", "<d>"], "%": ["1 ± 2", "0", ""]})
+    text = DataFrame({"me|od_": ["a|b & c", "*c [1]", "<d>"], "%": ["1 ± 2", "0", ""]})
     marks = DataFrame({"%": ["best", "second", ""]})
     table = Table(text, marks, "a < b")
     assert r"me\textbar{}od\_ & \% \\" in table.latex()
     assert r"a\textbar{}b \& c & \textbf{1 $\pm$ 2} \\" in table.latex()
-    assert r"c & \underline{0} \\" in table.latex()
+    assert r"{*}c {[}1] & \underline{0} \\" in table.latex()  # no options of \\
     head, _, *rows, _, caption = table.markdown().splitlines()
     assert (head, caption) == (r"| me\|od_ | % |", "a < b")
-    assert rows == [r"| a\|b & c | **1 ± 2** |", "| c | *0* |", "| <d> |  |"]
+    assert rows == [r"| a\|b & c | **1 ± 2** |", "| *c [1] | *0* |", "| <d> |  |"]
     for part in ("&lt;d&gt;", "a &lt; b", "<b>1 ± 2</b>"):
         assert part in table.html()
 
