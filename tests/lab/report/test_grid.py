@@ -76,6 +76,11 @@ def test_a_metric_of_clients_has_the_direction_of_the_global_models(tag, larger,
     assert make_score(tag, [Run.read(folder)]).higher_is_better is larger
 
 
+@pytest.mark.parametrize("tag", ["test_R2 score", "val/F1", "val_Acc", "test_MulticlassAccuracy"])
+def test_the_direction_of_a_name_does_not_depend_on_its_capitals(tag):
+    assert make_score(tag).higher_is_better is True
+
+
 @pytest.mark.parametrize("tag", ["clients/accuracy_std", "clients/r2_std", "val_acc_std"])
 def test_a_larger_deviation_over_clients_is_not_better(tag):
     assert make_score(tag).higher_is_better is None
