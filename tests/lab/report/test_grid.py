@@ -293,7 +293,22 @@ def test_a_score_that_some_runs_lack_is_a_blank_with_a_note(tmp_path):
     shown = compared(tmp_path).table(["final", "round_seconds"])
     assert shown.text["s a round"].tolist() == ["", "0.500 (1)"]
     assert shown.text["final, %"].tolist() == ["75.00 ± 7.07", "60.00 (1)"]
-    assert shown.notes == [f"s a round is blank where it was not recorded: {tmp_path / 'c'}"]
+    assert shown.notes == [
+        f"s a round is blank where it was not recorded, or NaN: {tmp_path / 'c'}"
+    ]
+
+
+def test_a_model_that_has_diverged_has_no_score_of_earlier_rounds(tmp_path):
+    for name, losses in (("fedavg", [0.9, 0.7]), ("fedsam", [0.5, "nan"])):
+        table = run(tmp_path / name, [0.5, 0.5], algorithm=name) / "metrics.csv"
+        head, *rows = table.read_text().splitlines()
+        more = zip(rows, losses, [0.2, "nan"], strict=True)
+        rows = [f"{row},{loss},{train}" for row, loss, train in more]
+        table.write_text("\n".join([f"{head},test/loss,train/loss", *rows]) + "\n")
+    shown = compared(tmp_path).table(["test/loss", "test/loss:2", "train/loss"])
+    assert shown.text["test/loss"].tolist() == ["0.7000", ""]
+    assert shown.text["last 2, test/loss"].tolist() == ["0.8000", ""]
+    assert shown.text["train/loss"].tolist() == ["0.2000"] * 2, "a round without clients is NaN"
 
 
 def test_a_table_of_no_scores_is_refused(tmp_path):
