@@ -132,6 +132,8 @@ class TableFile:
                 raise UserError(f"{key} is empty: name one at least")
         if self.spread not in SPREADS:
             raise UserError(f"spread is seeds, rounds or clients, not {self.spread!r}")
+        if both := self.means.keys() & {*self.column_labels}:
+            raise UserError(f"means.{min(both)} is a column, too: name it otherwise")
         if self.over:
             _check_known(self.over, self.rows, "over: the table has no row")
         for score in self.scores:  # before the runs, which may take long

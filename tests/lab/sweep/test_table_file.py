@@ -29,6 +29,7 @@ from fl_lightning.lab.commands.table import TableOptions
         ("seeds: []\n", ["seed"]),
         ("sweep: {lr: []}\n", ["sweep", "lr"]),
         ("means: {avg: z*}\n", ["means.avg", "'z*'"]),
+        ("columns: {a: {}}\nmeans: {a: '*'}\n", ["means.a"]),
         ("score: lats\n", ["lats"]),
         ("seed: 5\n", ["seed", "seeds"]),
         ("devices: 2\n", ["devices", "--jobs"]),
