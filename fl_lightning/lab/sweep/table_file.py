@@ -105,7 +105,10 @@ class TableFile:
             UserError: If a pattern fits nothing, or the changed table contradicts itself.
         """
         further = {name: {"algorithm": name} for name in (*ALGORITHMS, *rows) if _method(name)}
-        kept = _matching(rows, self.rows, further, "row")
+        if not (kept := _matching(rows, self.rows, further, "row")):
+            raise UserError(
+                f"{self.name} has no rows: name algorithms under methods, or by --methods"
+            )
         table = replace(self, rows={**self.rows, **kept}, **changes)
         table.check()
         shown = replace(table, rows=kept, columns=_matching(columns, self.columns, {}, "column"))

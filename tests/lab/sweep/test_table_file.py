@@ -74,6 +74,13 @@ def test_options_of_the_command_are_checked(argv, words, tmp_path, sentence):
     assert all(word in text for word in words)
 
 
+def test_a_table_without_rows_is_refused_unless_the_command_names_some(tmp_path, sentence):
+    file = tmp_path / "table.yaml"
+    file.write_text(SMALL + "algorithm: fedavg\nsweep: {lr: [0.1, 0.3]}\n")
+    assert "--methods" in sentence(main, ["table", str(file)])
+    assert [*TableOptions(str(file), methods=("fedsam",)).read().rows] == ["fedsam"]
+
+
 def test_an_option_that_is_swept_twice_has_all_values(tmp_path):
     (tmp_path / "table.yaml").write_text(SMALL + METHODS)
     values = "lr=0.1", "momentum=0.9", "lr=0.3"
