@@ -266,8 +266,8 @@ def joined(*labels: str) -> str:
 
 
 def fitting(labels: Iterable[str], patterns: Sequence[str]) -> list[str]:
-    """The labels that fit one of the patterns."""
-    return [label for label in labels if any(fnmatchcase(label, p) for p in patterns)]
+    """The labels that are one of the patterns, or fit one."""
+    return [label for label in labels if any(p == label or fnmatchcase(label, p) for p in patterns)]
 
 
 def _matching(patterns: Sequence[str], known: Axis, further: Axis, kind: str) -> Axis:
