@@ -137,11 +137,10 @@ class Partition:
             y: (n,) int64 labels of the data set.
             classes: The names of the classes.
         """
-        sizes = self.sizes
+        smallest, median, largest = spread(self.sizes)
         heading = (
             f"{len(self):,} clients, {len(self.indices):,} samples; partition {self.digest}\n"
-            f"a client has {int(sizes.min()):,} to {int(sizes.max()):,} samples (median "
-            f"{int(sizes.median()):,})"
+            f"a client has {smallest} to {largest} samples (median {median})"
         )
         if not classes:
             return heading
@@ -192,3 +191,9 @@ class Partition:
         if digest != partition.digest:
             raise UserError(f"{path} is damaged: its content does not match its digest")
         return partition
+
+
+def spread(sizes: Tensor) -> list[str]:
+    """The smallest, the median and the largest of some sizes, (clients,), as text."""
+    held = sizes.numpy()
+    return [f"{n:,.1f}".removesuffix(".0") for n in (held.min(), np.median(held), held.max())]

@@ -30,8 +30,9 @@ TAIL_LENGTH = 10
 
 
 HIGHER_IS_BETTER = re.compile(
-    r"accuracy|test/class_|(^|[/_])(acc|auc|auroc|f1|precision|r2|recall)([/_@]|$)"
-    r"|^test/(clients|clients_worst10|local)$"
+    r"accuracy|test/class_|(^|[\W_])(acc|auc|auroc|f1|precision|r2|recall)([\W_]|$)"
+    r"|^test/(clients|clients_worst10|local)$",
+    re.IGNORECASE,  # LightningModules log names such as val_Acc, test/F1 or "test R2"
 )
 """Names of scalars whose larger values are better."""
 

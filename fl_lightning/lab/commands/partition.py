@@ -24,6 +24,7 @@ from fl_lightning.callbacks.tensorboard import MOST_SHOWN, draw_heat_map
 from fl_lightning.cli.arguments import ArgumentParser, check_figures
 from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.cli.recipes import experiment_of
+from fl_lightning.data.partition import spread
 from fl_lightning.files import atomic
 from fl_lightning.lab.displayed import Figure
 from fl_lightning.lab.report.table import Table
@@ -44,13 +45,19 @@ class Scheme:
 
     Attributes:
         label: Its name, and the options in which it differs from the other schemes.
-        counts: Samples of each class held by each client, (clients, classes).
-        classes: The names of the classes.
+        counts: Samples of each class held by each client, (clients, classes); one column without
+            classes.
+        classes: The names of the classes; none if targets are no classes.
     """
 
     label: str
     counts: Tensor
     classes: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns of the counts."""
+        return self.classes or ("samples",)
 
     @cached_property
     def measures(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -67,20 +74,23 @@ class Scheme:
     def row(self) -> dict[str, str]:
         """The cells of its row by heading."""
         sizes, held, distances = self.measures
-        return {
+        smallest, median, largest = spread(sizes)
+        cells = {
             "partition": self.label,
             "clients": f"{len(sizes):,}",
             "samples": f"{sizes.sum():,}",
-            "smallest": f"{sizes.min():,}",
-            "median": f"{sizes.median():,}",
-            "largest": f"{sizes.max():,}",
-            "classes": f"{held.double().mean():.1f}",
-            "distance": f"{distances.mean():.3f} (max {distances.max():.3f})",
+            "smallest": smallest,
+            "median": median,
+            "largest": largest,
         }
+        if self.classes:
+            cells["classes"] = f"{held.double().mean():.1f}"
+            cells["distance"] = f"{distances.mean():.3f} (max {distances.max():.3f})"
+        return cells
 
     def frame(self) -> DataFrame:
         """The counts, one row a client."""
-        frame = DataFrame(self.counts.numpy(), columns=list(self.classes))
+        frame = DataFrame(self.counts.numpy(), columns=list(self.names))
         frame.insert(0, "partition", self.label)
         return frame.rename_axis("client").reset_index()
 
@@ -102,7 +112,7 @@ def main(argv: Sequence[str]) -> None:
         check_figures([files.figure] if files.figure else [])
         each = [[*shared, *more] for more in groups[1:]] or [shared]
         shown = schemes([experiment_of(recipe, options) for options in each])
-        rows = DataFrame([scheme.row() for scheme in shown])
+        rows = DataFrame([scheme.row() for scheme in shown]).fillna("")
         Table(rows, caption=CAPTION).show()
         if files.csv:
             with atomic(files.csv, "w") as file:
@@ -121,7 +131,7 @@ def schemes(experiments: Sequence[Any]) -> list[Scheme]:
         loaded[key] = train, test = loaded[key] if key in loaded else experiment.load()
         whole = experiment.split(train)
         partition = run_data(train, test, whole, experiment.options).partition
-        counts = partition.histogram(train.y, len(train.classes))
+        counts = partition.histogram(train.labels, train.num_classes)
         found.append(Scheme(_label(experiment.config, configs), counts, train.classes))
     return found
 
@@ -135,24 +145,29 @@ def _label(config: Config, others: Sequence[Config]) -> str:
 
 
 def figure(schemes: Sequence[Scheme]) -> Figure:
-    """A column for each scheme: heat map, and histograms of sizes, classes and distances."""
-    figure = Figure((1 + 4.5 * len(schemes), 10), dpi=110, layout="constrained")
-    panels = figure.subplots(
-        4, len(schemes), squeeze=False, sharey="row", height_ratios=[2, 1, 1, 1]
-    )
+    """A column for each scheme: heat map, and histograms of sizes, classes and distances.
+
+    The last two are left out if no targets are classes.
+    """
+    high = 4 if any(scheme.classes for scheme in schemes) else 2
+    figure = Figure((1 + 4.5 * len(schemes), 2 + 2 * high), dpi=110, layout="constrained")
+    ratios = [2, 1, 1, 1][:high]
+    panels = figure.subplots(high, len(schemes), squeeze=False, sharey="row", height_ratios=ratios)
     largest = max(int(scheme.measures[0].max()) for scheme in schemes)
     most = max(int(scheme.counts.max()) for scheme in schemes)
-    classes = max(len(scheme.classes) for scheme in schemes)
-    for scheme, (heat, sizes, held, distances) in zip(schemes, panels.T, strict=True):
-        image = draw_heat_map(heat, scheme.counts[:MOST_SHOWN], scheme.classes, most)
+    classes = max(len(scheme.names) for scheme in schemes)
+    for scheme, (heat, sizes, *of_class) in zip(schemes, panels.T, strict=True):
+        image = draw_heat_map(heat, scheme.counts[:MOST_SHOWN], scheme.names, most)
         figure.colorbar(image, ax=heat, label="samples")
         of_sizes, of_classes, of_distances = scheme.measures
         some = f" (the first {MOST_SHOWN:,} clients)" if len(of_sizes) > MOST_SHOWN else ""
         heat.set_title(scheme.label + some)
         sizes.hist(of_sizes, bins=torch.linspace(0, largest, 25))
         sizes.set(xlabel="samples of a client", ylabel="clients")
-        held.hist(of_classes, bins=torch.arange(classes + 2) - 0.5, rwidth=0.8)
-        held.set(xlabel="classes of a client", ylabel="clients")
-        distances.hist(of_distances, bins=torch.linspace(0, 1, 25))
-        distances.set(xlabel="distance of a client", ylabel="clients")
+        if of_class:
+            held, distances = of_class
+            held.hist(of_classes, bins=torch.arange(classes + 2) - 0.5, rwidth=0.8)
+            held.set(xlabel="classes of a client", ylabel="clients")
+            distances.hist(of_distances, bins=torch.linspace(0, 1, 25))
+            distances.set(xlabel="distance of a client", ylabel="clients")
     return figure

@@ -12,6 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from pandas import concat
+
 from fl_lightning.cli.arguments import ArgumentParser, add_parameters, options_of
 from fl_lightning.cli.argv import flag_of, given, last_value
 from fl_lightning.cli.error_messages import exit_with_error
@@ -19,7 +21,7 @@ from fl_lightning.cli.recipes import FOLDER, preset, recipes
 from fl_lightning.core.constraints import PositiveInt, check
 from fl_lightning.distributed.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from fl_lightning.errors import UserError
-from fl_lightning.lab.report.table import FORMATS, Format
+from fl_lightning.lab.report.table import FORMATS, Format, Table
 from fl_lightning.lab.sweep.layout import choose, layout
 from fl_lightning.lab.sweep.plan import Job, plan
 from fl_lightning.lab.sweep.pool import Environment, run_all, slots, start_server
@@ -143,7 +145,7 @@ def main(argv: Sequence[str]) -> None:
         exit_with_error(str(error))
     except KeyboardInterrupt:
         raise SystemExit(EXIT_INTERRUPTED) from None
-    for shown in tables:
+    for shown in [_merged(tables)] if options.format == "csv" else tables:
         print(FORMATS[options.format](shown)) if options.format else shown.show()
         for note in (*notes, *shown.notes):
             print(f"note: {note}", file=sys.stderr)
@@ -151,10 +153,17 @@ def main(argv: Sequence[str]) -> None:
     raise SystemExit(code)
 
 
+def _merged(tables: Sequence[Table]) -> Table:
+    """The numbers of all as one table: a CSV file has one line of headings."""
+    numbers = concat([table.numbers for table in tables], ignore_index=True)
+    notes = [*chain.from_iterable(table.notes for table in tables)]
+    return replace(tables[0], numbers=numbers, notes=notes)
+
+
 def _make(stacks: Sequence[Stack], at_a_time: Sequence[Environment], says: bool) -> int:
     """Make the runs that are missing, and say which train together; gives the exit code."""
     if says:
-        print(sentence(stacks))
+        print(sentence(stacks), file=sys.stderr)
     failures, signals = run_all(stacks, at_a_time)
     return _report([*chain.from_iterable(stacks)], failures, signals)
 

@@ -83,9 +83,11 @@ def grid(
         if lacking := [str(runs[k].path) for k in results.index[results["value"].isna()]]:
             if len(lacking) == len(runs):
                 raise UserError(
-                    f"no run has recorded {score.name}: choose a score that is in metrics.csv"
+                    f"no run has recorded {score.name} as a number: choose another score"
                 )
-            notes.append(f"{score.name} is blank where it was not recorded: {', '.join(lacking)}")
+            notes.append(
+                f"{score.name} is blank where it was not recorded, or NaN: {', '.join(lacking)}"
+            )
         if short := int(results["short"].sum()):
             which = f"{short} of the {len(runs)} runs have" if len(runs) > 1 else "the run has"
             notes.append(f"{score.name}: {which} fewer evaluations, and the mean is over all")

@@ -12,6 +12,9 @@ from fl_lightning.core.constraints import NonNegativeFloat, PositiveInt, Range, 
 from fl_lightning.errors import UserError
 from fl_lightning.runs.run import TAIL_LENGTH, Run, higher_is_better
 
+EVALUATED = "test", "val"
+"""How names of scores of the global model begin."""
+
 Percent = Annotated[float, Range("a percentage above 0 and at most 100", 0, 100, "(]")]
 
 
@@ -62,8 +65,13 @@ class Score:
 
 
 def _column(run: Run, tag: str) -> "Series[float]":
-    """The rounds in which a tag was recorded; none if it is unknown."""
-    return run.metrics.get(tag, Series(dtype=float)).dropna()
+    """The rounds in which a tag was recorded; none if it is unknown.
+
+    An evaluation that is NaN counts: the model has diverged. Other tags are NaN in a round without
+    clients, which does not count.
+    """
+    column = Series(run.scalars.get(tag, {}), dtype=float).sort_index()
+    return column if tag.startswith(EVALUATED) else column.dropna()
 
 
 def _accuracies(run: Run) -> "Series[float]":
@@ -72,7 +80,8 @@ def _accuracies(run: Run) -> "Series[float]":
 
 
 def _mean(values: "Series[float]") -> Result:
-    return Result(values.mean(), values.std(ddof=0) if len(values) > 1 else nan)
+    deviation = values.std(ddof=0, skipna=False) if len(values) > 1 else nan
+    return Result(values.mean(skipna=False), deviation)
 
 
 def _last(values: "Series[float]", count: int) -> Result:
@@ -146,7 +155,8 @@ def _to(
     """What a run had spent when it first reached the target; `spent` gives it by round."""
 
     def of(run: Run) -> Result:
-        accuracies = _accuracies(run)
+        if not len(accuracies := _accuracies(run)):
+            return Result(nan)
         reached = accuracies.index[accuracies >= target]
         until = spent(run).loc[: min(reached, default=run.rounds)]
         return Result(until.tail(1).mean(), reached=len(reached) > 0)
@@ -224,7 +234,7 @@ def score(text: Score | str, runs: Sequence[Run] = ()) -> Score:
         name, number = tag, number or str(TAIL_LENGTH)
     is_tag = (  # LightningModules log val_loss, and callbacks any name
         "/" in name
-        or name.startswith(("train", "test", "val"))
+        or name.startswith(("train", *EVALUATED))
         or (name not in SCORES and any(name in run.scalars for run in runs))
     )
     function = partial(of_tag, name) if is_tag else SCORES.get(name)

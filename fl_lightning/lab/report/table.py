@@ -22,6 +22,7 @@ LATEX = {"best": "textbf:--rwrap", "second": "underline:--rwrap", "": ""}
 TEX = str.maketrans(
     {c: rf"\{c}" for c in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {c: f"{{{c}}}" for c in "[*"}  # after \\ and \midrule, [ and * begin options
     | {"|": r"\textbar{}", "<": r"\textless{}", ">": r"\textgreater{}", "±": r"$\pm$"}
 )
 FLOAT = r"""% \usepackage{{booktabs, adjustbox}}

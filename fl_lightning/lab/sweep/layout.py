@@ -36,16 +36,16 @@ def layout(table: TableFile, jobs: Sequence[Job]) -> list[Table]:
         table = replace(table, published={})
     if missing := sum(job.state != "finished" for job in jobs):
         caption += f"; {missing} of {len(jobs)} runs are missing"
-    several = table.published if len(table.published) > 1 else {}
-    if not several and not table.published.keys() & {*table.scores[1:]}:
-        tables = [_grid(table, placed, table.scores, table.column_labels, caption)]
+    labels, several = table.column_labels, len(table.published) > 1
+    shown = {s: table.published[s] for s in table.scores if s in table.published}
+    known = {s: set().union(*rows.values()) for s, rows in shown.items() if several}
+    if not {*labels} & set().union(*known.values()):
+        known = {}  # as of columns of another sweep
+    if not known and not shown.keys() & {*table.scores[1:]}:
+        tables = [_grid(table, placed, table.scores, labels, caption)]
     else:
-        known = {s: set().union(*rows.values()) for s, rows in several.items()}
-        parts = {
-            s: [c for c in table.column_labels if c in known.get(s, table.column_labels)]
-            for s in table.scores
-        }
-        tables = [_grid(table, placed, (s,), shown, caption) for s, shown in parts.items() if shown]
+        parts = {s: [c for c in labels if c in known.get(s, labels)] for s in table.scores}
+        tables = [_grid(table, placed, (s,), of, caption) for s, of in parts.items() if of]
     return [replace(tables[0], notes=[*notes, *tables[0].notes]), *tables[1:]]
 
 

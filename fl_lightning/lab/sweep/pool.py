@@ -7,6 +7,7 @@ for imports, and none shares a state with another.
 import fcntl
 import os
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -97,13 +98,14 @@ def run_all(
             now = [job for stack, _ in running.values() for job in stack]
             before, line = line, _progress(finished, total, now, len(failures))
             if line != before:
-                print(line, flush=True)
+                print(line, file=sys.stderr, flush=True)  # the table alone goes to stdout
             wait([process.sentinel for process in running], timeout=0.2)
             for again in range(sent, len(signals)):
                 for process in running:
                     process.kill() if again else process.terminate()
                 if not again:
-                    print("stopping: each run saves its round; Ctrl-C again to end immediately")
+                    stopping = "each run saves its round; Ctrl-C again to end immediately"
+                    print(f"stopping: {stopping}", file=sys.stderr)
             sent = len(signals)
             for process in [process for process in running if process.exitcode is not None]:
                 stack, slot = running.pop(process)

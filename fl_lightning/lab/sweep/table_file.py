@@ -105,7 +105,10 @@ class TableFile:
             UserError: If a pattern fits nothing, or the changed table contradicts itself.
         """
         further = {name: {"algorithm": name} for name in (*ALGORITHMS, *rows) if _method(name)}
-        kept = _matching(rows, self.rows, further, "row")
+        if not (kept := _matching(rows, self.rows, further, "row")):
+            raise UserError(
+                f"{self.name} has no rows: name algorithms under methods, or by --methods"
+            )
         table = replace(self, rows={**self.rows, **kept}, **changes)
         table.check()
         shown = replace(table, rows=kept, columns=_matching(columns, self.columns, {}, "column"))
@@ -132,6 +135,8 @@ class TableFile:
                 raise UserError(f"{key} is empty: name one at least")
         if self.spread not in SPREADS:
             raise UserError(f"spread is seeds, rounds or clients, not {self.spread!r}")
+        if both := self.means.keys() & {*self.column_labels}:
+            raise UserError(f"means.{min(both)} is a column, too: name it otherwise")
         if self.over:
             _check_known(self.over, self.rows, "over: the table has no row")
         for score in self.scores:  # before the runs, which may take long
@@ -261,8 +266,8 @@ def joined(*labels: str) -> str:
 
 
 def fitting(labels: Iterable[str], patterns: Sequence[str]) -> list[str]:
-    """The labels that fit one of the patterns."""
-    return [label for label in labels if any(fnmatchcase(label, p) for p in patterns)]
+    """The labels that are one of the patterns, or fit one."""
+    return [label for label in labels if any(p == label or fnmatchcase(label, p) for p in patterns)]
 
 
 def _matching(patterns: Sequence[str], known: Axis, further: Axis, kind: str) -> Axis:

@@ -24,8 +24,23 @@ def test_the_numbers_of_a_scheme():
     _, held, distances = scheme.measures
     assert held.tolist() == [1, 2, 0, 1]
     assert distances.tolist() == pytest.approx([0.4, 0.1, 0.6])  # 60% are of class a
-    cells = ["mine", "4", "10", "0", "2", "4", "1.0", "0.367 (max 0.600)"]
+    cells = ["mine", "4", "10", "0", "3", "4", "1.0", "0.367 (max 0.600)"]
     assert [*scheme.row().values()] == cells
+
+
+def test_targets_that_are_no_classes_have_sizes_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = ["x,y,site", *(f"{k},{k / 7},{k % 3}" for k in range(40))]
+    Path("rows.csv").write_text("\n".join(rows))
+    argv = "tabular --data rows.csv --data.target y --data.clients site --figure sizes.png"
+    main(["partition", *argv.split(), "--csv", "counts.csv"])
+    head, _, cells = capsys.readouterr().out.splitlines()[:3]
+    assert head == "| partition | clients | samples | smallest | median | largest |"
+    sizes = pd.read_csv("counts.csv")["samples"]
+    whole = (
+        f"| by_domain | 3 | {sizes.sum()} | {sizes.min()} | {sizes.median():g} | {sizes.max()} |"
+    )
+    assert cells == whole
 
 
 def test_several_schemes_are_shown_next_to_each_other(tmp_path, monkeypatch, capsys):

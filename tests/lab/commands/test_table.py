@@ -153,6 +153,17 @@ def test_ctrl_c_saves_the_round_and_a_failed_run_stops_no_other(capsys):
     log = Path("runs/table/logs/skewed-scaffold-s0.log").read_text()
     assert saved[-1] == rounds("skewed-scaffold-s0") < 50, log
     assert "2 of 3 runs are missing" in out
+    assert out.startswith("| method"), "progress would be in `> table.md`"
+
+
+def test_a_csv_of_several_scores_has_one_line_of_headings(capsys):
+    scores = "score: [best, final]\npublished: {best: {fedavg: [90]}, final: {fedsam: [95]}}\n"
+    Path("table.yaml").write_text(TABLE[: TABLE.index("published")] + scores)
+    with pytest.raises(SystemExit, match="0"):
+        main(["table", "table.yaml", "--no-runs", "--format", "csv"])
+    numbers = read_csv(StringIO(capsys.readouterr().out))
+    shown = numbers.set_index(["row", "score"])["published"].dropna().to_dict()
+    assert shown == {("fedavg", "best, %"): 90, ("fedsam", "final, %"): 95}
 
 
 def test_two_commands_at_once_make_each_run_once():

@@ -76,6 +76,11 @@ def test_a_metric_of_clients_has_the_direction_of_the_global_models(tag, larger,
     assert make_score(tag, [Run.read(folder)]).higher_is_better is larger
 
 
+@pytest.mark.parametrize("tag", ["test_R2 score", "val/F1", "val_Acc", "test_MulticlassAccuracy"])
+def test_the_direction_of_a_name_does_not_depend_on_its_capitals(tag):
+    assert make_score(tag).higher_is_better is True
+
+
 @pytest.mark.parametrize("tag", ["clients/accuracy_std", "clients/r2_std", "val_acc_std"])
 def test_a_larger_deviation_over_clients_is_not_better(tag):
     assert make_score(tag).higher_is_better is None
@@ -102,15 +107,15 @@ def test_a_mean_over_fewer_seeds_has_no_mark(tmp_path):
 
 
 def test_marks_and_special_characters_in_every_format():
-    text = DataFrame({"me|od_": ["a|b & c", "c", "<d>"], "%": ["1 ± 2", "0", ""]})
+    text = DataFrame({"me|od_": ["a|b & c", "*c [1]", "<d>"], "%": ["1 ± 2", "0", ""]})
     marks = DataFrame({"%": ["best", "second", ""]})
     table = Table(text, marks, "a < b")
     assert r"me\textbar{}od\_ & \% \\" in table.latex()
     assert r"a\textbar{}b \& c & \textbf{1 $\pm$ 2} \\" in table.latex()
-    assert r"c & \underline{0} \\" in table.latex()
+    assert r"{*}c {[}1] & \underline{0} \\" in table.latex()  # no options of \\
     head, _, *rows, _, caption = table.markdown().splitlines()
     assert (head, caption) == (r"| me\|od_ | % |", "a < b")
-    assert rows == [r"| a\|b & c | **1 ± 2** |", "| c | *0* |", "| <d> |  |"]
+    assert rows == [r"| a\|b & c | **1 ± 2** |", "| *c [1] | *0* |", "| <d> |  |"]
     for part in ("&lt;d&gt;", "a &lt; b", "<b>1 ± 2</b>"):
         assert part in table.html()
 
@@ -133,6 +138,16 @@ def test_a_mean_over_fewer_evaluations_than_named_is_noted(tmp_path):
         "last 3, %: 1",
         "last 3, test/accuracy: 1",
     ]
+
+
+def test_rounds_to_an_accuracy_are_blank_of_runs_without_one(tmp_path):
+    run(tmp_path / "a", [0.1, 0.8])
+    table = run(tmp_path / "b", [0.1, 0.8], algorithm="fedsam") / "metrics.csv"
+    table.write_text(table.read_text().replace("test/accuracy", "test/rmse"))
+    shown = compared(tmp_path).table(["rounds_to:70", "mb_to:70"])
+    assert shown.text["rounds to 70%"].tolist() == ["2", ""]
+    assert shown.text["MB to 70%"].tolist() == ["6", ""]
+    assert all(str(tmp_path / "b") in note for note in shown.notes)
 
 
 def test_speed_ups_are_those_of_runs_that_reached_the_target(tmp_path):
@@ -278,7 +293,22 @@ def test_a_score_that_some_runs_lack_is_a_blank_with_a_note(tmp_path):
     shown = compared(tmp_path).table(["final", "round_seconds"])
     assert shown.text["s a round"].tolist() == ["", "0.500 (1)"]
     assert shown.text["final, %"].tolist() == ["75.00 ± 7.07", "60.00 (1)"]
-    assert shown.notes == [f"s a round is blank where it was not recorded: {tmp_path / 'c'}"]
+    assert shown.notes == [
+        f"s a round is blank where it was not recorded, or NaN: {tmp_path / 'c'}"
+    ]
+
+
+def test_a_model_that_has_diverged_has_no_score_of_earlier_rounds(tmp_path):
+    for name, losses in (("fedavg", [0.9, 0.7]), ("fedsam", [0.5, "nan"])):
+        table = run(tmp_path / name, [0.5, 0.5], algorithm=name) / "metrics.csv"
+        head, *rows = table.read_text().splitlines()
+        more = zip(rows, losses, [0.2, "nan"], strict=True)
+        rows = [f"{row},{loss},{train}" for row, loss, train in more]
+        table.write_text("\n".join([f"{head},test/loss,train/loss", *rows]) + "\n")
+    shown = compared(tmp_path).table(["test/loss", "test/loss:2", "train/loss"])
+    assert shown.text["test/loss"].tolist() == ["0.7000", ""]
+    assert shown.text["last 2, test/loss"].tolist() == ["0.8000", ""]
+    assert shown.text["train/loss"].tolist() == ["0.2000"] * 2, "a round without clients is NaN"
 
 
 def test_a_table_of_no_scores_is_refused(tmp_path):

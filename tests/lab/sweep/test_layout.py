@@ -141,6 +141,26 @@ def test_a_number_published_of_a_later_score_alone_is_shown_beside_it(tmp_path, 
     }
 
 
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({"columns": ["a"], "scores": ("final",)}, [["method", "a"]]),
+        ({"columns": ["a"]}, [["method", "a", "a, published", "a, difference"]]),
+        ({"sweep": {"lr 0.1": {"lr": 0.1}}}, [["method", "a, lr 0.1", "b, lr 0.1"]] * 2),
+    ],
+)
+def test_columns_without_published_numbers_are_left_out_unless_none_has_any(
+    changes, shown, tmp_path, planned
+):
+    text = "rows: {fedavg: {}}\ncolumns: {a: {}, b: {batch_size: 8}}\nscore: [best, final]\n"
+    planned(SMALL + text + "published: {best: {fedavg: {a: 2}}, final: {fedavg: {b: 3.25}}}\n")
+    table = TableFile.read(str(tmp_path / "table.yaml")).changed(**changes)
+    jobs = plan(table, DIGITS, tmp_path / "runs")
+    for job in jobs:
+        finished(job, 0.6, 0.5)
+    assert [[*each.text] for each in layout(table, jobs)] == shown
+
+
 def test_a_mean_of_columns_is_left_out_with_one_of_them(tmp_path, planned):
     text = "columns: {a: {}, b: {lr: 0.3}, c: {lr: 0.2}}\nmeans: {few: [a, b], all: '*'}\n"
     for job in planned(SMALL + "methods: {fedavg: {}}\n" + text):

@@ -29,6 +29,7 @@ from fl_lightning.lab.commands.table import TableOptions
         ("seeds: []\n", ["seed"]),
         ("sweep: {lr: []}\n", ["sweep", "lr"]),
         ("means: {avg: z*}\n", ["means.avg", "'z*'"]),
+        ("columns: {a: {}}\nmeans: {a: '*'}\n", ["means.a"]),
         ("score: lats\n", ["lats"]),
         ("seed: 5\n", ["seed", "seeds"]),
         ("devices: 2\n", ["devices", "--jobs"]),
@@ -71,6 +72,22 @@ def test_options_of_the_command_are_checked(argv, words, tmp_path, sentence):
     file.write_text(SMALL + METHODS)
     text = sentence(main, ["table", str(file), "--recipe", "digits", "--dry-run", *argv])
     assert all(word in text for word in words)
+
+
+def test_a_table_without_rows_is_refused_unless_the_command_names_some(tmp_path, sentence):
+    file = tmp_path / "table.yaml"
+    file.write_text(SMALL + "algorithm: fedavg\nsweep: {lr: [0.1, 0.3]}\n")
+    assert "--methods" in sentence(main, ["table", str(file)])
+    assert [*TableOptions(str(file), methods=("fedsam",)).read().rows] == ["fedsam"]
+
+
+def test_a_label_fits_itself_whatever_its_characters(tmp_path):
+    label = "a [b]"
+    (tmp_path / "table.yaml").write_text(
+        f"{METHODS}columns: {{{label!r}: {{}}, c: {{lr: 0.3}}}}\nmeans: {{mean: [{label!r}]}}\n"
+    )
+    table = TableOptions(str(tmp_path / "table.yaml"), columns=(label,)).read()
+    assert ([*table.columns], [*table.means]) == ([label], ["mean"])
 
 
 def test_an_option_that_is_swept_twice_has_all_values(tmp_path):
