@@ -54,7 +54,12 @@ def parse(
     for name, choice in choices.items():
         in_files = choice.known(str(config.get(name, choice.default)))
         flag = last_value(argv, flag_of(name))
-        selected[name] = select(name, choice, in_files if flag is None else choice.known(flag))
+        s = select(name, choice, in_files if flag is None else choice.known(flag))
+        if any(option.name == f"{name}.name" for option in s.options):
+            exit_with_error(
+                f"{s.name} has a parameter 'name', as files call the {name} itself: rename it"
+            )
+        selected[name] = s
         of_files = [key for key in config if key.startswith(f"{name}.")]
         if name in config and of_files and selected[name].name != in_files:
             replaced[name] = in_files
