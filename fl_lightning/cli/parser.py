@@ -54,7 +54,12 @@ def parse(
     for name, choice in choices.items():
         in_files = choice.known(str(config.get(name, choice.default)))
         flag = last_value(argv, flag_of(name))
-        selected[name] = select(name, choice, in_files if flag is None else choice.known(flag))
+        s = select(name, choice, in_files if flag is None else choice.known(flag))
+        if any(option.name == f"{name}.name" for option in s.options):
+            exit_with_error(
+                f"{s.name} has a parameter 'name', as files call the {name} itself: rename it"
+            )
+        selected[name] = s
         of_files = [key for key in config if key.startswith(f"{name}.")]
         if name in config and of_files and selected[name].name != in_files:
             replaced[name] = in_files
@@ -101,7 +106,7 @@ def _row(
     """The options that the files have for the chosen method."""
     where, functions = "the configuration's methods", s.choice.functions
     for row, options in methods.items():
-        if row not in functions:
+        if row not in functions and ":" not in row:  # which names a function in a file
             exit_with_error(f"{where}: there is no {s.kind} {row!r}{nearest(row, functions)}")
         if not isinstance(options, Mapping | None):
             exit_with_error(f"{where}.{row} maps option names to values, not {options!r}")

@@ -11,14 +11,16 @@ import torch
 from fl_lightning.algorithms.registry import ALGORITHMS, sections
 from fl_lightning.cli.arguments import NEEDED, ArgumentParser, options_of
 from fl_lightning.cli.choices import Choice, find_function
-from fl_lightning.cli.error_messages import exit_with_error
+from fl_lightning.cli.error_messages import exit_with_error, exit_with_message
 from fl_lightning.cli.list_algorithms import costs_in_models
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import Range, metadata
 from fl_lightning.core.curves import Curve
 from fl_lightning.core.term import Term
 from fl_lightning.core.weighting import in_words
-from fl_lightning.runs.converters import metavar, shown
+from fl_lightning.errors import UserError
+from fl_lightning.runs.chosen import Chosen, wrong_result
+from fl_lightning.runs.converters import is_option, metavar, shown
 from fl_lightning.terms.wrapper import with_inner
 
 
@@ -31,12 +33,20 @@ def main(argv: Sequence[str]) -> None:
     make = find_function("algorithm", choice, name)
     if needed := [o.name for o in options_of(make) if o.default is NEEDED]:
         exit_with_error(f"{name} has no default for {needed[0]}: give it one, to be shown")
-    print(explanation(name, make))
+    with exit_with_message():
+        print(explanation(name, make))
 
 
 def explanation(name: str, make: Callable[..., Algorithm]) -> str:
-    """The text for a terminal of 80 columns, on an algorithm by its name and function."""
-    algorithm, doc = make(), sections(make)
+    """The text for a terminal of 80 columns, on an algorithm by its name and function.
+
+    Raises:
+        UserError: If the function makes none, or a term has a mistake.
+    """
+    chosen, doc = Chosen(name, make, {}), sections(make)
+    algorithm = chosen()
+    if not isinstance(algorithm, Algorithm):
+        raise UserError(wrong_result(chosen, "an Algorithm", algorithm))
     terms = [*with_inner(algorithm.terms)]
     paragraphs = doc["Description"].split("\n\n")
     lines = ["\n\n".join(fill(" ".join(part.split()), 80) for part in paragraphs)]
@@ -45,8 +55,9 @@ def explanation(name: str, make: Callable[..., Algorithm]) -> str:
             lines += ["", title, _indented(doc[title], 2)]
     lines += ["", f"Options, as --algorithm {name} --algorithm.NAME VALUE"]
     hints = get_type_hints(make, include_extras=True)
-    for o in options_of(make):
-        limits = "".join(f"; {m.says}" for m in metadata(hints[o.name]) if isinstance(m, Range))
+    for o in (o for o in options_of(make) if is_option(o.kind)):
+        said = metadata(hints.get(o.name))
+        limits = "".join(f"; {m.says}" for m in said if isinstance(m, Range))
         lines.append(f"  {o.name} {metavar(o.kind)}")
         lines.append(_indented(f"{o.help} (default: {shown(o.default)}{limits})"))
     lines += ["", "Terms at the default options, from the inside out" if terms else "No terms"]

@@ -274,8 +274,7 @@ def _at(algorithm: Algorithm, round: int, rounds: int) -> Algorithm:
 
 def _shown(term: Term) -> str:
     """A term with its coefficients; functions by name, without their addresses."""
-    values: dict[str, Any] = {}
-    if is_dataclass(term):
-        values = {field.name: getattr(term, field.name) for field in fields(term)}
+    names = [field.name for field in fields(term)] if is_dataclass(term) else vars(term)
+    values = {name: getattr(term, name) for name in names}
     coefficients = [f"{name}={getattr(value, '__name__', value)}" for name, value in values.items()]
     return f"{type(term).__name__}({', '.join(coefficients)})"

@@ -75,7 +75,10 @@ def name_of(place: Place, algorithm: Algorithm) -> str:
 
 
 def _leaves(algorithm: Algorithm) -> list[tuple[Place, str, Any]]:
-    """The fields of all terms, and of the dataclasses in them: place, name and value."""
+    """The fields of all terms, and of the dataclasses in them: place, name and value.
+
+    An attribute that is no field is there as text: it decides the program.
+    """
     return [
         ((i, *path), name_of((i, *path), algorithm), value)
         for i, term in enumerate(algorithm.terms)
@@ -85,7 +88,11 @@ def _leaves(algorithm: Algorithm) -> list[tuple[Place, str, Any]]:
 
 def _fields(thing: Any) -> list[tuple[tuple[str, ...], Any]]:
     found = list[tuple[tuple[str, ...], Any]]()
-    for field in fields(thing) if is_dataclass(thing) else ():
+    declared = fields(thing) if is_dataclass(thing) else ()
+    own = getattr(thing, "__dict__", {})
+    others = own.keys() - {field.name for field in declared}
+    found += [((name,), str(own[name])) for name in others]  # none of them becomes a tensor
+    for field in declared:
         value = getattr(thing, field.name)
         if is_dataclass(value) and not isinstance(value, type | Curve):
             found.append(((field.name,), type(value)))

@@ -138,12 +138,13 @@ class RehearsedRound:
 
     def uplink(self) -> tuple[int, int]:
         """Numbers that the server must receive: of messages, and in all."""
-        # the server gave out the weight
-        weight, messages = self.facts["weight"], [self._unknown(i) for i in self.counted]
-        messages = [m for m in tree_leaves(messages) if m is not weight]
-        sent = [m for m in messages if not _follows_from(self.progress, m)]
+        weight = self.facts["weight"]  # which the server gave out
+        messages = tree_leaves([self.messages[i] for i in self.counted])
+        unknown = tree_leaves([self._unknown(i) for i in self.counted])
+        sent = [m for m in unknown if m is not weight and not _follows_from(self.progress, m)]
         numbers = sum(m.numel() for m in sent)
-        needed = self.server_uses_progress or len(sent) < len(messages)
+        made = len(sent) < sum(m is not weight for m in messages)  # from what is sent
+        needed = self.server_uses_progress or made
         return numbers, numbers + needed * self.sent_numbers
 
     def _unknown(self, i: int) -> Any:

@@ -71,10 +71,10 @@ def _plain_kinds(kind: Any) -> list[Any]:
 
 def is_option(kind: Any) -> bool:
     """Whether values of this kind can be written on a command line."""
-    kind, *others = _plain_kinds(kind)
-    if others:
+    kinds = _plain_kinds(kind)
+    if len(kinds) != 1:  # none of a default None without an annotation
         return False
-    return kind in (int, float, bool, str, Path) or get_origin(kind) in (Literal, tuple)
+    return kinds[0] in (int, float, bool, str, Path) or get_origin(kinds[0]) in (Literal, tuple)
 
 
 def metavar(kind: Any) -> str:

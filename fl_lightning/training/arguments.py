@@ -1,5 +1,6 @@
 """Arguments of FederatedTrainer as the options and choices of a run."""
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from inspect import signature
@@ -86,7 +87,12 @@ def read_algorithm(given: str | Mapping[str, Any] | Algorithm) -> dict[str, Chos
     parts = modifiers.PARTS
     if isinstance(given, Algorithm):
         name = "+".join(type(term).__name__ for term in given.terms) or "Algorithm"
-        algorithm = Chosen(name, lambda terms: given, {"terms": repr(given)})
+        algorithm = Chosen(name, lambda **_: given, _recorded(given))
+    elif not isinstance(given, str | Mapping):
+        raise UserError(
+            f"the algorithm is {given!r:.60}: give a name, a mapping with a name and options, or "
+            "an Algorithm, as your function returns it"
+        )
     else:
         algorithm = _chosen("algorithm", given, ALGORITHMS, parts)
     own = given if isinstance(given, Mapping) else {}
@@ -95,6 +101,17 @@ def read_algorithm(given: str | Mapping[str, Any] | Algorithm) -> dict[str, Chos
         for part, makers in parts.items()
     }
     return {"algorithm": algorithm, **chosen}
+
+
+def _recorded(algorithm: Algorithm) -> dict[str, str]:
+    """The terms of an algorithm, and its other parts unless they are the default, as texts.
+
+    They are without the addresses of functions, which differ in each start.
+    """
+    default = vars(Algorithm())
+    parts = {name: part for name, part in vars(algorithm).items() if part is not default[name]}
+    parts["terms"] = algorithm
+    return {name: re.sub(r" at 0x\w+", "", str(part)) for name, part in parts.items()}
 
 
 def _chosen(

@@ -86,6 +86,7 @@ def number(classes):
 def data():
     return 1, 2
 def parts(labels): ...
+def pair(classes, name="mlp"): ...
 """
 
 
@@ -96,6 +97,7 @@ def parts(labels): ...
         ("--data=own.py:data", r"DeviceDataset, but returned \(1, 2\)$"),
         ("--partition=own.py:parts", r"'labels' .* seed, y, annotate"),
         ("--algorithm=own.py:parts", r"'labels' that nothing fills in: annotate"),
+        ("--model=own.py:pair", r"own.py:pair has a parameter 'name'.* rename it$"),
         ("--model=own.py:nomber", r"no function 'nomber'; did you mean number\?$"),
         ("--model=own.py", r"name its function; there are: .*number"),
     ],

@@ -29,6 +29,23 @@ def mine(rho: float = 0.2) -> Algorithm:
 
 def bare(rho: float) -> Algorithm:
     return Algorithm(SAM(rho))
+
+
+def untyped(rho=0.3, part=None):
+    return Algorithm(SAM(rho))
+
+
+def forgotten():
+    Algorithm(SAM())
+
+
+def wrong():
+    return Algorithm(Wrong())
+
+
+class Wrong(SAM):
+    def gradient(self, oracle, w, v):
+        return v.nothing
 """
 
 
@@ -72,3 +89,14 @@ def test_an_own_algorithm_is_shown_like_those_of_the_package(tmp_path, capsys, s
     assert "learning rate is cosine(1, 0.1)" in said
     assert "there is no algorithm" in sentence(show, ["fedagv"])
     assert "has no default for rho" in sentence(show, [f"{file}:bare"])
+    assert "must return an Algorithm, but returned None" in sentence(show, [f"{file}:forgotten"])
+    assert "Wrong.gradient reads v.nothing" in sentence(show, [f"{file}:wrong"])
+
+
+def test_only_what_can_be_written_on_a_command_line_is_shown_as_an_option(tmp_path, capsys):
+    file = tmp_path / "mine.py"
+    file.write_text(OWN)
+    show([f"{file}:untyped"])
+    said = capsys.readouterr().out
+    assert "rho X\n      (default: 0.3)" in said
+    assert "part" not in said.partition("Terms at")[0]

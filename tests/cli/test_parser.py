@@ -49,9 +49,9 @@ def second(
     return f"second {hidden} {first_participation}"
 
 
-def needy(name: str) -> str:
-    """Needs a name."""
-    return name
+def needy(word: str) -> str:
+    """Needs a word."""
+    return word
 
 
 FUNCTIONS = {"first": first, "second": second, "needy": needy}
@@ -101,7 +101,7 @@ def test_names_may_have_underscores_hyphens_and_capitals():
 def test_a_user_defined_function_needs_no_annotations_and_may_import_its_neighbor(tmp_path):
     (tmp_path / "a_neighbor.py").write_text("two = 2.0\n")
     own = tmp_path / "plain.py"
-    own.write_text("from a_neighbor import two\n\ndef mine(beta=two):\n    return beta\n")
+    own.write_text("from a_neighbor import two\ndef mine(beta=two, part=None): return beta\n")
     assert parse("--algorithm", f"{own}:mine", "--algorithm.beta", "3")[1]["algorithm"]() == 3.0
 
 
@@ -155,7 +155,7 @@ def test_a_docstring_fits_80_columns_and_keeps_its_commands(recipe, monkeypatch,
         (["--algorithm.roh", "3"], ["--algorithm.roh", "--algorithm.rho"]),
         (["--algorithm", "frist"], ["frist", "did you mean first"]),
         (["--algorithm", "nowhere.py:f"], ["nowhere.py"]),
-        (["--algorithm", "needy"], ["--algorithm.name is needed"]),
+        (["--algorithm", "needy"], ["--algorithm.word is needed"]),
         (["--config", "nowhere.yaml"], ["nowhere.yaml"]),
         (["--config", sys.executable], [sys.executable]),  # which is no text
     ],

@@ -151,6 +151,18 @@ def test_only_what_the_other_side_cannot_know_is_counted():
     assert (c.uplink, c.downlink, c.client_state, c.server_state) == (2 * D + 1, 2 * D, 1, 2 * D)
 
 
+def test_a_message_that_replaces_the_update_needs_the_model_of_which_it_is_made():
+    class Signs(Term):
+        def report(self, w, v):
+            return v.weight * (w - v.anchor).sign()
+
+        def update(self, delta, mean, v):
+            return 0.01 * mean
+
+    c = cost_of(Algorithm(Signs()))
+    assert (c.uplink, c.messages) == (D, 0)
+
+
 class Fair(Term):
     """Weighs clients by a power of their loss, and sends it and their labels."""
 

@@ -146,9 +146,23 @@ def test_killed_and_resumed_runs_equal_runs_that_were_not(tmp_path: Path) -> Non
         assert jobs.results(killed / seed) == jobs.results(whole / seed)
 
 
+class Plain(fl.Term):
+    """No dataclass."""
+
+    def __init__(self, mu: float):
+        self.mu = mu
+
+    def gradient(self, oracle: Any, w: Tensor, v: Any) -> Tensor:
+        return oracle(w) + self.mu * w
+
+
 @pytest.mark.parametrize(
     ("runs", "words"),
     {
+        "attributes": (
+            [{"algorithm": fl.Algorithm(Plain(mu))} for mu in (0.1, 0.5)],
+            ["Plain.mu of term 1", "0.1", "0.5"],
+        ),
         "steps": ([{}, {"batch_size": 4}], ["batch_size 5 and 4"]),
         "methods": ([{}, {"algorithm": "fedprox"}], ["algorithm fedavg and fedprox"]),
         "executor": ([{"executor": "sequential"}, {}], ["executor sequential"]),

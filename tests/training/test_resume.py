@@ -5,6 +5,7 @@ import random
 import re
 import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,37 @@ def test_a_resumed_fit_keeps_its_module(module: Lit, word: str, tmp_path: Path) 
     trainer(run_dir=tmp_path / "run").fit(Lit(), data())
     with pytest.raises(fl.UserError, match=re.escape(word)):
         trainer(run_dir=tmp_path / "run", rounds=3).fit(module, data(), resume=True)
+
+
+class Plain(fl.Term):
+    """No dataclass."""
+
+    def __init__(self, mu: float):
+        self.mu = mu
+
+
+def plain(mu: float, **parts: Any) -> fl.Algorithm:
+    """An algorithm with a function whose address differs in each start."""
+    return fl.Algorithm(Plain(mu), rate=lambda k, K: 1.0, **parts)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "word"),
+    [
+        (plain(0.1, server=partial(SGD, lr=0.5)), "algorithm.server was None"),
+        (plain(0.1, weight=fl.by_size), "by_size"),
+        (plain(0.2), "mu=0.2"),
+        (plain(0.1), ""),
+    ],
+    ids=["server", "weights", "coefficient", "same"],
+)
+def test_a_resumed_fit_keeps_its_algorithm(
+    algorithm: fl.Algorithm, word: str, tmp_path: Path
+) -> None:
+    trainer(plain(0.1), run_dir=tmp_path / "run").fit(Lit(), data())
+    refusal = pytest.raises(fl.UserError, match=re.escape(word)) if word else nullcontext()
+    with refusal:
+        trainer(algorithm, run_dir=tmp_path / "run", rounds=3).fit(Lit(), data(), resume=True)
 
 
 def test_runs_of_other_rates_are_not_compared_as_one() -> None:

@@ -30,6 +30,17 @@ def test_a_cell_has_the_options_of_its_row_column_and_sweep(planned):
     assert found[-1] == ("fedsam", 0.05, 0.2, "iid", 16)
 
 
+def test_methods_of_a_table_may_be_your_own(planned, tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from fl_lightning.algorithms import fedsam\ndef mine(rho=0.1): return fedsam(rho)\n"
+    )
+    methods = f"methods:\n  {own}:mine: {{rho: 0.2, lr: 0.5}}\n"
+    columns = f"columns:\n  a: {{}}\n  b: {{methods: {{'{own}:mine': {{rho: 0.3}}}}}}\n"
+    found = options(planned(SMALL + methods + columns), "algorithm.rho", "lr")
+    assert found == [(0.2, 0.5), (0.3, 0.5)]
+
+
 def test_runs_that_differ_in_numbers_alone_are_stacked(planned):
     """Fedprox has another term, batches of 8 other shapes; one executor takes no stack."""
     rows = "a: {rho: 0.1}\n  b: {rho: 0.2, lr: 0.5}\n  c: {lr: 'cosine(0.1, 0)'}\n"
