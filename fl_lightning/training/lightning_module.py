@@ -84,7 +84,7 @@ class StepModel(nn.Module):
         logs: The names of the numbers that the last training step logged.
         still: The parts that are in evaluation mode while the module trains, as they were given.
         rests: Whether a training step has called a metric, which is not updated there.
-        metrics: The metrics that steps of evaluation have logged, by name.
+        metrics_by_name: The metrics that steps of evaluation have logged.
 
     Raises:
         ModelError: If it overrides a hook that no federation calls, has no `training_step`, or
@@ -111,7 +111,7 @@ class StepModel(nn.Module):
         self.__dict__["lightning_module"] = module
         self.logged = dict[str, Logged]()
         self.logs: Sequence[str] = ()
-        self.rests, self.metrics = False, dict[str, Metric]()
+        self.rests, self.metrics_by_name = False, dict[str, Metric]()
         self.stand_in = StandIn()
         parts = module.modules() if module.training else ()  # else it was only scored before
         self.still = [part for part in parts if not part.training]
@@ -200,7 +200,7 @@ class StepModel(nn.Module):
         call("end")
         ends = {name: of.value for name, of in self.logged.items()}
         found = totals.results()
-        self.metrics |= metrics | {k: v for k, v in ends.items() if isinstance(v, Metric)}
+        self.metrics_by_name |= metrics | {k: v for k, v in ends.items() if isinstance(v, Metric)}
         for name, value in (metrics | ends).items():
             found[name] = computed(value) if isinstance(value, Metric) else float(value)
         for metric in _metrics(module):

@@ -145,7 +145,7 @@ class LightningTask(Task):
 
     def larger_is_better(self, name: str) -> bool:
         """As of any task, by the metrics that the steps log."""
-        return larger_is_better(name, self.steps.metrics.get(name))
+        return larger_is_better(name, self.steps.metrics_by_name.get(name))
 
     def export(self, folder: Path, rounds: int) -> None:
         """Write `model.ckpt`, which `load_from_checkpoint` reads."""
