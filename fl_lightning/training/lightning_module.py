@@ -11,7 +11,7 @@ import torch
 from lightning import LightningModule
 from lightning.pytorch.core.hooks import DataHooks, ModelHooks
 from torch import Tensor, nn
-from torchmetrics import Metric
+from torchmetrics import Metric, MetricCollection
 
 from fl_lightning.callbacks.metrics import computed
 from fl_lightning.core.losses import StepOutput, one_number
@@ -253,20 +253,24 @@ def _metrics_at_rest(module: nn.Module) -> Iterator[list[Tensor]]:
 
     Gives what they return instead of values.
     """
-    metrics, returned = _metrics(module), list[Tensor]()
+    collections = [m for m in module.modules() if isinstance(m, MetricCollection)]
+    parts, returned = [*_metrics(module), *collections], list[Tensor]()
+    before = [vars(part).copy() for part in parts]
 
     def no_value(*_: Any, **__: Any) -> Tensor:
         returned.append(torch.full((), torch.nan))
         return returned[-1]
 
-    for metric in metrics:
-        metric.__dict__["forward"] = metric.__dict__["update"] = no_value
+    for part in parts:
+        vars(part)["update"] = no_value  # a collection takes metrics of equal sums for one
+        if isinstance(part, Metric):
+            vars(part)["forward"] = vars(part)["compute"] = no_value
     try:
         yield returned
     finally:
-        for metric in metrics:
-            del metric.__dict__["forward"]
-            metric.update = metric._wrap_update(type(metric).update.__get__(metric))  # type: ignore
+        for part, kept in zip(parts, before, strict=True):
+            vars(part).clear()
+            vars(part).update(kept)
 
 
 def set_up(module: nn.Module) -> None:

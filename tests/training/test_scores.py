@@ -11,6 +11,7 @@ from fit_program import WithMetric
 from least_squares import regression
 from lightning_modules import Lit, data, distance, rows, trainer
 from torch import nn
+from torchmetrics.classification import MulticlassAccuracy
 
 import fl_lightning as fl
 from fl_lightning.__main__ import main
@@ -29,6 +30,37 @@ def test_metrics_rest_in_the_training_step_and_it_is_said_once(capsys: Any) -> N
     right = (out == given.validation["label"]).double().mean().item()
     assert fit.history["val_acc"].iloc[-1] == pytest.approx(right)
     assert module.accuracy.update_count == 0
+
+
+class Collection(Lit):
+    """With a collection in both steps, where metrics of equal sums are one until they differ."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        kinds = {f"top{k}": MulticlassAccuracy(3, k, average="macro") for k in (1, 2)}
+        self.metrics = torchmetrics.MetricCollection(kinds)
+
+    def training_step(self, batch: dict[str, torch.Tensor], index: int) -> Any:
+        self.metrics.update(self(batch["x"]), batch["label"])
+        self.log_dict(self.metrics.compute())
+        return super().training_step(batch, index)
+
+    def validation_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
+        self.metrics.update(self(batch["x"]), batch["label"])
+        self.log_dict({f"val_{name}": one for name, one in self.metrics.items()})
+
+
+def test_metrics_of_a_collection_rest_too() -> None:
+    """They log nothing of training, and remain apart."""
+    module, given = Collection(), data(validation=rows(23))
+    fit = trainer(rounds=1)
+    fit.fit(module, given)
+    out, y = module.eval()(given.validation["x"]), given.validation["label"]
+    for k in (1, 2):
+        right = (out.topk(k).indices == y[:, None]).any(1)
+        by_class = torch.stack([right[y == c].double().mean() for c in range(3)])
+        assert fit.history[f"val_top{k}"].item() == pytest.approx(by_class.mean().item())
+        assert f"top{k}" not in fit.history
 
 
 class Far(torchmetrics.MeanAbsoluteError):
