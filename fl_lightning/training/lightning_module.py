@@ -56,13 +56,18 @@ REFUSED = {
 
 
 class StandIn:
-    """What `self.trainer` is in a federation: the round, and no more."""
+    """What `self.trainer` is in a federation: the round and the kind of step, and no more."""
 
-    training = sanity_checking = validating = testing = predicting = False
-    barebones = False
+    sanity_checking = predicting = False
 
     def __init__(self) -> None:
         self.current_epoch: Any = 0
+        self.enter("training")
+
+    def enter(self, part: Literal["training", "validation", "test"]) -> None:
+        """Let the next steps be of this part."""
+        self.training = part == "training"
+        self.validating, self.testing = part == "validation", part == "test"
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # which copying asks for
@@ -139,6 +144,7 @@ class StepModel(nn.Module):
         module = self.lightning_module
         hook = module.register_forward_hook(lambda _module, _inputs, out: seen.append(out))
         self.logged = {}
+        self.stand_in.enter("training")
         try:
             with _metrics_at_rest(module) as of_metrics:
                 result = _step(module.training_step, batch, 0)
@@ -175,6 +181,7 @@ class StepModel(nn.Module):
         end. The hooks of an epoch and of its batches are called as in a Trainer.
         """
         self.eval()
+        self.stand_in.enter(part)
         module, totals = self.lightning_module, Totals()
         metrics, self.logged = dict[str, Metric](), {}
         for metric in _metrics(module):

@@ -97,6 +97,27 @@ def test_the_first_metric_chooses_the_best_model(
     assert f"best:    {best(scores):.4g} in round {place}" in capsys.readouterr().out
 
 
+class Stages(Lit):
+    """Logs which step its Trainer is in."""
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        self.log("trains", self.trainer.training and not self.trainer.validating)
+        return super().training_step(batch, index)
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.log("validates", self.trainer.validating and not self.trainer.training)
+
+    def test_step(self, batch: Any, index: int) -> None:
+        self.log("tests", self.trainer.testing and not self.trainer.validating)
+
+
+def test_steps_know_which_they_are() -> None:
+    fit = trainer(rounds=2)
+    fit.fit(Stages(), data(validation=rows(9), test=rows(9)))
+    for name in ("trains", "validates", "tests"):
+        assert fit.history[name].tolist() == [1, 1]
+
+
 class Epochs(Lit):
     """Logs the round in training and in validation."""
 
