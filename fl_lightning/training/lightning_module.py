@@ -46,13 +46,14 @@ OF_LOOP = (
     "lr_scheduler_step",
     "optimizer_step",
     "optimizer_zero_grad",
+    *(f"{part}_epoch_end" for part in ("training", "validation", "test")),  # of Lightning 1
 )
 REFUSED = {
     hook
     for hook in (*OF_LOOP, *vars(ModelHooks), *vars(DataHooks))
     if hook[0] != "_" and hook not in CALLED | UNNEEDED
 }
-"""Hooks of a Trainer's loop, which a federation has not."""
+"""Hooks of a Trainer's loop, and of Lightning 1, which a federation does not call."""
 
 
 class StandIn:
@@ -104,8 +105,8 @@ class StepModel(nn.Module):
         for hook in sorted(REFUSED):
             if getattr(kind, hook, None) is not getattr(LightningModule, hook, None):
                 raise ModelError(
-                    f"{name} overrides {hook}, which no federation calls: do this in "
-                    "training_step, in a callback or in a term"
+                    f"{name} overrides {hook}, which no federation calls: do this in a step, in "
+                    "a hook of validation, in a callback or in a term"
                 )
         if kind.training_step is LightningModule.training_step:
             raise ModelError(f"{name} has no training_step: write one that returns the loss")

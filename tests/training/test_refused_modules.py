@@ -106,6 +106,10 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
         {"configure_optimizers": lambda self: SGD(self.parameters(), self.trainer.world_size)},
         "self.trainer.world_size",
     ),
+    "a hook of Lightning 1": (
+        {"validation_epoch_end": lambda self, outputs: None},
+        "validation_epoch_end",
+    ),
     "no step": ({"training_step": LightningModule.training_step}, "training_step"),
     "no loss": ({"training_step": lambda self, batch: None}, "training_step"),
     "no loss in a dictionary": ({"training_step": lambda self, batch: {"out": 1}}, "training_step"),
