@@ -74,8 +74,8 @@ class StandIn:
         if name.startswith("__"):  # which copying asks for
             raise AttributeError(name)
         raise ModelError(
-            f"the module reads self.trainer.{name} (or self.{name}), which a federation does not "
-            "have: it has self.current_epoch, the round"
+            f"a federation has no self.trainer.{name}, which the module reads itself or by a "
+            "method of LightningModule: it has self.current_epoch, the round"
         )
 
 

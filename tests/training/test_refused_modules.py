@@ -122,7 +122,7 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
     "global_step": ({"training_step": step_with(lambda self, _: self.global_step)}, "global_step"),
     "optimizers": (
         {"training_step": step_with(lambda self, _: self.optimizers())},
-        "current_epoch",
+        "a method of LightningModule",
     ),
     "a moving average": ({"training_step": step_with(averages)}, "'norm.weight' in a step"),
     "a moving average of data": (
