@@ -295,7 +295,6 @@ def checkpoint_of(module: LightningModule, rounds: int) -> dict[str, Any]:
         "global_step": 0,
         "pytorch-lightning_version": version("lightning"),
         "state_dict": {k: t.cpu().clone() for k, t in module.state_dict().items()},
-        "loops": {},
     }
     if module.hparams:
         content["hparams_name"] = module._hparams_name
