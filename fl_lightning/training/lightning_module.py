@@ -231,7 +231,12 @@ class StepModel(nn.Module):
             self.logged = {}
 
     def _log(self, name: str, value: Any, *given: Any, **options: Any) -> None:
-        kind = type(self.lightning_module).__name__
+        kind, own = type(self.lightning_module).__name__, _metrics(self.lightning_module)
+        if isinstance(value, Metric) and not any(value is metric for metric in own):
+            raise ModelError(
+                f"{kind} logs {name!r}, a metric that is no part of it, so nobody resets it: make "
+                "it an attribute, or an entry of an nn.ModuleDict"
+            )
         self.logged[name] = logged(kind, name, value, *given, **options)
 
     def _log_dict(self, values: Mapping[str, Any], *given: Any, **options: Any) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import LBFGS, SGD, Adafactor, Optimizer
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR
+from torchmetrics.classification import MulticlassAccuracy
 
 import fl_lightning as fl
 from fl_lightning.training.lightning_module import REFUSED
@@ -136,6 +137,10 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
     "an own reduction": (
         {"training_step": step_with(lambda self, b: self.log("mine", 1.0, reduce_fx=len))},
         "mean, sum, min, max",
+    ),
+    "a metric of nobody": (
+        {"training_step": step_with(lambda self, b: self.log("mine", MulticlassAccuracy(3)))},
+        "'mine', a metric that is no part",
     ),
     "a logged vector": (
         {"training_step": step_with(lambda self, b: self.log("mine", self(b["x"])[0]))},
