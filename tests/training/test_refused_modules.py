@@ -8,7 +8,7 @@ import pytest
 import torch
 from lightning import LightningModule
 from lightning_modules import data, module, refused, step_with, trainer
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import LBFGS, SGD, Adafactor, Optimizer
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR
@@ -153,3 +153,16 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
 def test_modules_that_no_federation_can_train(name: str) -> None:
     members, word = MODULES[name]
     refused(lambda: trainer().fit(module(**members), data()), word)
+
+
+def test_a_step_that_loses_the_dimension_of_a_batch_of_one() -> None:
+    def squeezed(self: Any, batch: Any) -> Tensor:
+        out = self(batch["x"])[:, :1].squeeze()
+        return F.binary_cross_entropy_with_logits(out, (batch["label"] > 0).to(out.dtype))
+
+    mine = module(training_step=squeezed)
+    mine.norm = nn.Identity()  # BatchNorm leaves such a batch out
+    trainer(batch_size=5).fit(mine, data())
+    for size in (4, 6):  # of 13, 7, 12 and 9 rows
+        with pytest.raises(fl.UserError, match=r"batch of one sample.*squeeze\(-1\).*batch_size"):
+            trainer(batch_size=size).fit(mine, data())
