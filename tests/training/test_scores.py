@@ -9,7 +9,7 @@ import torch
 import torchmetrics
 from fit_program import WithMetric
 from least_squares import regression
-from lightning_modules import Lit, data, distance, rows, trainer
+from lightning_modules import Lit, data, distance, owners, rows, trainer
 from torch import nn
 from torchmetrics.classification import MulticlassAccuracy
 
@@ -237,6 +237,23 @@ def test_scores_are_reduced_as_they_are_logged() -> None:
     assert found["most"] == found["most again"] == x.max().item()
     assert found["least"] == x.min().item()
     assert found["of twos"] == pytest.approx(twos.sum().item() / len(twos))
+
+
+def test_clients_are_scored_where_no_target_is_named() -> None:
+    class Bare(Lit):
+        def training_step(self, batch: dict[str, torch.Tensor], index: int) -> Any:
+            return super().training_step({"x": batch["x"], "label": batch["kind"]}, index)
+
+        def test_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
+            super().test_step({"x": batch["x"], "label": batch["kind"]}, index)
+
+    held = {"x": rows()["x"], "kind": rows()["label"]}
+    given = fl.FederatedData(held, clients=owners(), test=0.3)
+    fit = trainer(callbacks=[ClientScores])
+    fit.fit(Bare(), given)
+    each = fit.test(data=given, per_client=True)
+    assert len(each) == 4
+    assert fit.history["clients/test_loss"].iloc[-1] == pytest.approx(each["test_loss"].mean())
 
 
 def test_a_run_gives_its_weights_to_a_module() -> None:
