@@ -36,6 +36,8 @@ IN_PARALLEL = {
     "Batching rule": "use other functions of torch",
     "have storage": "use functions of torch, not of numpy",
     "saved tensor hooks": "leave out torch.utils.checkpoint",
+    "functorch transform": "take gradients by the oracle or torch.func.grad",
+    "inference tensor": "use torch.no_grad",
     "more elements than `self`": IN_PLACE,
     "broadcast shape": IN_PLACE,
     "vmap": "replace `if`, int() and .item() by torch.where or (v.round < 3) * a + (v.round >= 3) "

@@ -117,9 +117,15 @@ def dry_run(
     if len(with_single_batch(clients)):
         try:
             forward(1)
-        except ValueError as error:
+        except (torch.OutOfMemoryError, ModelError):
+            raise
+        except Exception as error:
             if ONE_SAMPLE not in str(error):
-                raise
+                raise ModelError(
+                    f"{class_name(module)} cannot take a batch of one sample, as an epoch may end "
+                    f"with ({type(error).__name__}: {first_sentence(error)}): keep the batch's "
+                    "dimension, as squeeze(-1) does, or choose another --batch-size"
+                ) from error
             clients.single_batches = False
             _check_further_batches(module, clients)
 

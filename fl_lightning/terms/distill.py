@@ -18,17 +18,30 @@ from fl_lightning.core.term import Term, View, initial
 from fl_lightning.errors import TermError
 
 
-def divergence(out: Tensor, reference: Tensor, tau: float) -> Tensor:
-    """`KL(softmax(reference / tau) || softmax(out / tau))`, averaged over samples, or tokens.
+def check_scores(b: ForwardPass) -> None:
+    """Raise a TermError unless the model returned scores of several classes, which are last."""
+    out, y = b.out, b.y
+    scores = isinstance(out, Tensor) and out.ndim > 1 and out.shape[-1] > 1
+    if scores and isinstance(y, Tensor):  # in PyTorch's losses classes are second
+        scores = out.shape[:-1] == y.shape or out[:, 0].shape != y.shape
+    if not scores:
+        raise TermError(
+            "distillation compares scores of classes, (*targets, classes), which the model's "
+            "forward does not return: let it return such, or choose another method"
+        )
+
+
+def divergence(b: ForwardPass, reference: Tensor, tau: float) -> Tensor:
+    """`KL(softmax(reference / tau) || softmax(b.out / tau))`, averaged over samples, or tokens.
 
     Raises:
         TermError: If these are not scores of several classes.
     """
-    if out.ndim < 2 or out.shape[-1] < 2:
-        raise TermError(
-            "distillation compares scores of classes, but the model returns one number for each "
-            "sample: choose another method"
-        )
+    check_scores(b)
+    return _mean_kl(b.out, reference, tau)
+
+
+def _mean_kl(out: Tensor, reference: Tensor, tau: float) -> Tensor:
     out, reference = out.flatten(0, -2), reference.flatten(0, -2)
     return F.kl_div(
         F.log_softmax(out / tau, 1), F.softmax(reference / tau, 1), reduction="batchmean"
@@ -53,7 +66,7 @@ class Distill(Term):
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         def loss(b: ForwardPass) -> Tensor:
-            return b.loss + self.beta * divergence(b.out, b.at(v.anchor).out, self.tau)
+            return b.loss + self.beta * divergence(b, b.at(v.anchor).out, self.tau)
 
         return oracle.of(loss)(w)
 
@@ -67,11 +80,12 @@ class NotTrueDistillation(Term):
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         def loss(b: ForwardPass) -> Tensor:
+            check_scores(b)
             check_labels(b.y, *b.out.shape[:-1])
             true = torch.arange(b.out.shape[-1], device=b.y.device) == b.y[..., None]
             # the softmax forgets the true class
             out, received = (p.out.masked_fill(true, -1e9) for p in (b, b.at(v.anchor)))
-            return b.loss + self.beta * self.tau**2 * divergence(out, received, self.tau)
+            return b.loss + self.beta * self.tau**2 * _mean_kl(out, received, self.tau)
 
         return oracle.of(loss)(w)
 

@@ -154,14 +154,14 @@ class HeadSOL(Perturbation):
         def displaced(b: ForwardPass) -> Tensor:
             received = b.at(v.anchor).out
             q = torch.func.grad(
-                lambda e: divergence(b.with_head_offset(e, detached=True).out, received, self.tau)
+                lambda e: divergence(b.with_head_offset(e, detached=True), received, self.tau)
             )(torch.zeros_like(w))
             return b.with_head_offset(self.rho * strength * unit(q, self.eps)).loss
 
         direction, without_task = oracle.of(displaced, v.layout.head)(w), ProximalOnly(oracle)
 
         def q() -> Tensor:
-            return without_task.of(lambda b: divergence(b.out, b.at(v.anchor).out, self.tau))(w)
+            return without_task.of(lambda b: divergence(b, b.at(v.anchor).out, self.tau))(w)
 
         _log_diagnostics(without_task, q, w, v, strength)
         return direction

@@ -172,7 +172,7 @@ class TrajectoryTeacher(Term):
         teacher = self.average(v)
 
         def loss(b: ForwardPass) -> Tensor:
-            distance = divergence(b.out, b.at(teacher).out, self.tau)
+            distance = divergence(b, b.at(teacher).out, self.tau)
             return b.loss + self.gamma * self.tau**2 * distance
 
         return oracle.of(loss)(w)

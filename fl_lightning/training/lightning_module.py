@@ -11,7 +11,7 @@ import torch
 from lightning import LightningModule
 from lightning.pytorch.core.hooks import DataHooks, ModelHooks
 from torch import Tensor, nn
-from torchmetrics import Metric
+from torchmetrics import Metric, MetricCollection
 
 from fl_lightning.callbacks.metrics import computed
 from fl_lightning.core.losses import StepOutput, one_number
@@ -46,30 +46,36 @@ OF_LOOP = (
     "lr_scheduler_step",
     "optimizer_step",
     "optimizer_zero_grad",
+    *(f"{part}_epoch_end" for part in ("training", "validation", "test")),  # of Lightning 1
 )
 REFUSED = {
     hook
     for hook in (*OF_LOOP, *vars(ModelHooks), *vars(DataHooks))
     if hook[0] != "_" and hook not in CALLED | UNNEEDED
 }
-"""Hooks of a Trainer's loop, which a federation has not."""
+"""Hooks of a Trainer's loop, and of Lightning 1, which a federation does not call."""
 
 
 class StandIn:
-    """What `self.trainer` is in a federation: the round, and no more."""
+    """What `self.trainer` is in a federation: the round and the kind of step, and no more."""
 
-    training = sanity_checking = validating = testing = predicting = False
-    barebones = False
+    sanity_checking = predicting = False
 
     def __init__(self) -> None:
         self.current_epoch: Any = 0
+        self.enter("training")
+
+    def enter(self, part: Literal["training", "validation", "test"]) -> None:
+        """Let the next steps be of this part."""
+        self.training = part == "training"
+        self.validating, self.testing = part == "validation", part == "test"
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # which copying asks for
             raise AttributeError(name)
         raise ModelError(
-            f"the module reads self.trainer.{name} (or self.{name}), which a federation does not "
-            "have: it has self.current_epoch, the round"
+            f"a federation has no self.trainer.{name}, which the module reads itself or by a "
+            "method of LightningModule: it has self.current_epoch, the round"
         )
 
 
@@ -84,7 +90,7 @@ class StepModel(nn.Module):
         logs: The names of the numbers that the last training step logged.
         still: The parts that are in evaluation mode while the module trains, as they were given.
         rests: Whether a training step has called a metric, which is not updated there.
-        metrics: The metrics that steps of evaluation have logged, by name.
+        metrics_by_name: The metrics that steps of evaluation have logged.
 
     Raises:
         ModelError: If it overrides a hook that no federation calls, has no `training_step`, or
@@ -99,8 +105,8 @@ class StepModel(nn.Module):
         for hook in sorted(REFUSED):
             if getattr(kind, hook, None) is not getattr(LightningModule, hook, None):
                 raise ModelError(
-                    f"{name} overrides {hook}, which no federation calls: do this in "
-                    "training_step, in a callback or in a term"
+                    f"{name} overrides {hook}, which no federation calls: do this in a step, in "
+                    "a hook of validation, in a callback or in a term"
                 )
         if kind.training_step is LightningModule.training_step:
             raise ModelError(f"{name} has no training_step: write one that returns the loss")
@@ -111,7 +117,7 @@ class StepModel(nn.Module):
         self.__dict__["lightning_module"] = module
         self.logged = dict[str, Logged]()
         self.logs: Sequence[str] = ()
-        self.rests, self.metrics = False, dict[str, Metric]()
+        self.rests, self.metrics_by_name = False, dict[str, Metric]()
         self.stand_in = StandIn()
         parts = module.modules() if module.training else ()  # else it was only scored before
         self.still = [part for part in parts if not part.training]
@@ -139,6 +145,7 @@ class StepModel(nn.Module):
         module = self.lightning_module
         hook = module.register_forward_hook(lambda _module, _inputs, out: seen.append(out))
         self.logged = {}
+        self.stand_in.enter("training")
         try:
             with _metrics_at_rest(module) as of_metrics:
                 result = _step(module.training_step, batch, 0)
@@ -175,6 +182,7 @@ class StepModel(nn.Module):
         end. The hooks of an epoch and of its batches are called as in a Trainer.
         """
         self.eval()
+        self.stand_in.enter(part)
         module, totals = self.lightning_module, Totals()
         metrics, self.logged = dict[str, Metric](), {}
         for metric in _metrics(module):
@@ -200,7 +208,7 @@ class StepModel(nn.Module):
         call("end")
         ends = {name: of.value for name, of in self.logged.items()}
         found = totals.results()
-        self.metrics |= metrics | {k: v for k, v in ends.items() if isinstance(v, Metric)}
+        self.metrics_by_name |= metrics | {k: v for k, v in ends.items() if isinstance(v, Metric)}
         for name, value in (metrics | ends).items():
             found[name] = computed(value) if isinstance(value, Metric) else float(value)
         for metric in _metrics(module):
@@ -223,7 +231,12 @@ class StepModel(nn.Module):
             self.logged = {}
 
     def _log(self, name: str, value: Any, *given: Any, **options: Any) -> None:
-        kind = type(self.lightning_module).__name__
+        kind, own = type(self.lightning_module).__name__, _metrics(self.lightning_module)
+        if isinstance(value, Metric) and not any(value is metric for metric in own):
+            raise ModelError(
+                f"{kind} logs {name!r}, a metric that is no part of it, so nobody resets it: make "
+                "it an attribute, or an entry of an nn.ModuleDict"
+            )
         self.logged[name] = logged(kind, name, value, *given, **options)
 
     def _log_dict(self, values: Mapping[str, Any], *given: Any, **options: Any) -> None:
@@ -253,20 +266,24 @@ def _metrics_at_rest(module: nn.Module) -> Iterator[list[Tensor]]:
 
     Gives what they return instead of values.
     """
-    metrics, returned = _metrics(module), list[Tensor]()
+    collections = [m for m in module.modules() if isinstance(m, MetricCollection)]
+    parts, returned = [*_metrics(module), *collections], list[Tensor]()
+    before = [vars(part).copy() for part in parts]
 
     def no_value(*_: Any, **__: Any) -> Tensor:
         returned.append(torch.full((), torch.nan))
         return returned[-1]
 
-    for metric in metrics:
-        metric.__dict__["forward"] = metric.__dict__["update"] = no_value
+    for part in parts:
+        vars(part)["update"] = no_value  # a collection takes metrics of equal sums for one
+        if isinstance(part, Metric):
+            vars(part)["forward"] = vars(part)["compute"] = no_value
     try:
         yield returned
     finally:
-        for metric in metrics:
-            del metric.__dict__["forward"]
-            metric.update = metric._wrap_update(type(metric).update.__get__(metric))  # type: ignore
+        for part, kept in zip(parts, before, strict=True):
+            vars(part).clear()
+            vars(part).update(kept)
 
 
 def set_up(module: nn.Module) -> None:
@@ -283,7 +300,6 @@ def checkpoint_of(module: LightningModule, rounds: int) -> dict[str, Any]:
         "global_step": 0,
         "pytorch-lightning_version": version("lightning"),
         "state_dict": {k: t.cpu().clone() for k, t in module.state_dict().items()},
-        "loops": {},
     }
     if module.hparams:
         content["hparams_name"] = module._hparams_name

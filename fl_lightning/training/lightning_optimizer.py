@@ -30,13 +30,14 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
             if the scheduler changes more than the rate.
     """
     name, given = type(module).__name__, cast(Any, module.configure_optimizers())
+    if len(listed := _listed(given)) == 1:
+        (given,) = listed
     if isinstance(given, dict):
-        given = [given["optimizer"]], [s] if (s := given.get("lr_scheduler")) else []
+        given = [given["optimizer"]], given.get("lr_scheduler") or []
     pair = (
         isinstance(given, tuple | list) and len(given) == 2 and isinstance(given[0], list | tuple)
     )
-    optimizers, schedulers = given if pair else (given, [])
-    optimizers = optimizers if isinstance(optimizers, list | tuple) else [optimizers]
+    optimizers, schedulers = map(_listed, given if pair else (given, []))
     if not (len(optimizers) == 1 and isinstance(optimizers[0], Optimizer)):
         found = ", ".join(type(optimizer).__name__ for optimizer in optimizers)
         raise ModelError(
@@ -78,6 +79,11 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
     texts += [call_text(type(one), vars(one))] if schedulers else []
     lrs = _rates(name, optimizer, one, rounds)
     return local, lambda t, _: lrs[min(t, rounds - 1)], ", ".join(texts)
+
+
+def _listed(given: Any) -> list[Any]:
+    """One or several, as Lightning takes optimizers and schedulers, in a list."""
+    return [*given] if isinstance(given, list | tuple) else [given]
 
 
 def _accepted(kind: type[Optimizer]) -> set[str]:

@@ -108,12 +108,12 @@ class LightningTask(Task):
 
     def dataset(self, data: FederatedData, part: str = "train") -> DeviceDataset:
         """The rows of a part, which the module gets as one batch."""
-        rows = self._rows(data, part)
+        rows, classes = self._rows(data, part), tuple[str, ...]()
         try:
             y, classes = data.divided(rows)[1], self._classes(data)
-            return DeviceDataset((rows,), y, classes, **owners(data, part))
         except UserError:  # no target is named: only methods that look at labels need it
-            return DeviceDataset((rows,), torch.zeros(len(tree_leaves(rows)[0])))
+            y = torch.zeros(len(tree_leaves(rows)[0]))
+        return DeviceDataset((rows,), y, classes, **owners(data, part))
 
     def evaluation(self, data: DeviceDataset, part: str, every: int) -> Evaluation:
         """The callback that runs the step of a part on the global model."""
@@ -145,7 +145,7 @@ class LightningTask(Task):
 
     def larger_is_better(self, name: str) -> bool:
         """As of any task, by the metrics that the steps log."""
-        return larger_is_better(name, self.steps.metrics.get(name))
+        return larger_is_better(name, self.steps.metrics_by_name.get(name))
 
     def export(self, folder: Path, rounds: int) -> None:
         """Write `model.ckpt`, which `load_from_checkpoint` reads."""

@@ -11,7 +11,14 @@ from torch import Tensor, nn
 
 from fl_lightning import Term
 from fl_lightning.core.vector import Layout
-from fl_lightning.terms import Contrastive, Distill, NotTrueDistillation, RelaxedContrastive
+from fl_lightning.errors import TermError
+from fl_lightning.terms import (
+    Contrastive,
+    Distill,
+    NotTrueDistillation,
+    RelaxedContrastive,
+    TrajectoryTeacher,
+)
 from fl_lightning.terms.sol import ProximalOnly
 
 
@@ -31,6 +38,23 @@ def test_of_two_classes_nothing_is_not_true() -> None:
     received = view(out=rows([-5, 3]))
     b = view(loss=vec(10)[0], out=rows([9, 7]), y=torch.tensor([1]), at=lambda w: received)
     assert loss_of(NotTrueDistillation(), view(anchor="w^t"), b) == 10
+
+
+@pytest.mark.parametrize(
+    ("out", "y"),
+    [
+        ({"scores": torch.ones(2, 3)}, torch.zeros(2, dtype=torch.int64)),
+        (None, torch.zeros(2)),
+        (torch.ones(2, 1), torch.zeros(2)),
+        (torch.ones(2, 3, 4, 4), torch.zeros(2, 4, 4, dtype=torch.int64)),  # classes are second
+    ],
+    ids=["dictionary", "none", "one number", "pixels"],
+)
+@pytest.mark.parametrize("term", [Distill(), NotTrueDistillation(), TrajectoryTeacher()])
+def test_outputs_that_are_no_scores_of_classes_are_refused(term: Term, out: Any, y: Tensor) -> None:
+    b = view(loss=vec(10)[0], out=out, y=y, at=lambda w: view(out=out))
+    with pytest.raises(TermError, match="scores of classes"):
+        loss_of(term, view(anchor=vec(0), e=vec(0)), b)
 
 
 def test_a_client_whose_last_model_is_the_received_one_has_no_contrast() -> None:

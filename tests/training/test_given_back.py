@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import torch
 from adapters import adapted
+from lightning import Trainer
 from lightning_modules import Lit, data, distance, lightning, owners, rows, state, trainer
 from torch import nn
 from torch.optim import AdamW
+from torch.utils.data import DataLoader
 
 import fl_lightning as fl
 
@@ -58,10 +60,17 @@ def test_a_trainer_of_lightning_goes_on_with_it() -> None:
 
 def test_the_checkpoint_is_one_of_lightning() -> None:
     module = Lit(partial(AdamW, lr=0.01), dropout=0.3)
-    run = trainer().fit(module, data())
+    given = data(validation=rows(9))
+    run = trainer().fit(module, given)
     loaded = Lit.load_from_checkpoint(run.path / "model.ckpt")
     assert distance(loaded, module) == 0
     assert loaded.drop.p == 0.3
+    other = Lit()
+    scores = Trainer(accelerator="cpu", logger=False, enable_progress_bar=False).validate(
+        other, DataLoader([0], collate_fn=lambda _: rows(9)), run.path / "model.ckpt"
+    )
+    assert distance(other, module) == 0
+    assert scores[0]["val_loss"] == pytest.approx(trainer().validate(module, given)["val_loss"])
 
 
 def test_fit_goes_on_from_the_weights_and_makes_a_second_run() -> None:

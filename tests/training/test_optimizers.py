@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from lightning_modules import Lit, data, distance, state, trainer
+from lightning_modules import Lit, data, distance, module, state, trainer
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW, Muon
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, StepLR
 
 import fl_lightning as fl
 
@@ -45,6 +45,22 @@ def test_options_that_an_optimizer_keeps_as_attributes_reach_the_clients() -> No
     plain = fitted(Lit(partial(SGD, lr=0.1)))
     assert distance(fitted(Lit(partial(Signed, signed=False))), plain) == 0
     assert distance(fitted(Lit(Signed)), plain) > 0.1
+
+
+def pair(self: Any) -> Any:
+    optimizer = SGD(self.parameters(), lr=0.1)
+    return [optimizer], StepLR(optimizer, 1, 0.5)
+
+
+def dictionaries(self: Any) -> Any:
+    optimizer = SGD(self.parameters(), lr=0.1)
+    return [{"optimizer": optimizer, "lr_scheduler": {"scheduler": StepLR(optimizer, 1, 0.5)}}]
+
+
+@pytest.mark.parametrize("configure_optimizers", [pair, dictionaries])
+def test_a_scheduler_is_given_in_any_form_of_lightning(configure_optimizers: Any) -> None:
+    mine = module(configure_optimizers=configure_optimizers)
+    assert distance(fitted(mine), fitted(Lit(step=1))) == 0
 
 
 class Passing(AdamW):

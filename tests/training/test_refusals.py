@@ -229,15 +229,38 @@ def test_what_parallel_clients_cannot_run_is_named_by_the_users_class() -> None:
         trainer(executor="stacked").fit(mine, data())
 
 
-def test_checkpoints_of_activations_cannot_run_in_parallel() -> None:
-    class Recomputed(nn.Linear):
-        def forward(self, x: Tensor) -> Any:
-            return checkpoint(super().forward, x, use_reentrant=False)
+class Recomputed(nn.Linear):
+    def forward(self, x: Tensor) -> Any:
+        return checkpoint(super().forward, x, use_reentrant=False)
 
+
+class WithGradientOfInputs(nn.Linear):
+    def forward(self, x: Tensor) -> Any:
+        x = x.clone().requires_grad_()
+        out = super().forward(x)
+        return out + torch.autograd.grad(out.sum(), x, create_graph=True)[0].mean()
+
+
+class WithInferenceMode(nn.Linear):
+    def forward(self, x: Tensor) -> Any:
+        with torch.inference_mode():
+            scale = super().forward(x).std()
+        return super().forward(x) / scale.clone()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Recomputed, "saved tensor hooks"),
+        (WithGradientOfInputs, "requires_grad_"),
+        (WithInferenceMode, "inference tensor"),
+    ],
+)
+def test_what_cannot_run_in_parallel_trains_one_after_another(kind: Any, words: str) -> None:
     given = fl.FederatedData(tuple(rows().values()), clients=owners())
-    trainer(rounds=1).fit(Recomputed(6, 3), given)
-    with pytest.raises(fl.UserError, match="saved tensor hooks"):
-        trainer(rounds=1, executor="stacked").fit(Recomputed(6, 3), given)
+    trainer(rounds=1).fit(kind(6, 3), given)
+    with pytest.raises(fl.UserError, match=f"{words}.*sequential executor"):
+        trainer(rounds=1, executor="stacked").fit(kind(6, 3), given)
 
 
 def test_two_threads_do_not_fit_at_the_same_time() -> None:

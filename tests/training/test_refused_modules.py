@@ -8,10 +8,11 @@ import pytest
 import torch
 from lightning import LightningModule
 from lightning_modules import data, module, refused, step_with, trainer
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import LBFGS, SGD, Adafactor, Optimizer
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR
+from torchmetrics.classification import MulticlassAccuracy
 
 import fl_lightning as fl
 from fl_lightning.training.lightning_module import REFUSED
@@ -106,6 +107,10 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
         {"configure_optimizers": lambda self: SGD(self.parameters(), self.trainer.world_size)},
         "self.trainer.world_size",
     ),
+    "a hook of Lightning 1": (
+        {"validation_epoch_end": lambda self, outputs: None},
+        "validation_epoch_end",
+    ),
     "no step": ({"training_step": LightningModule.training_step}, "training_step"),
     "no loss": ({"training_step": lambda self, batch: None}, "training_step"),
     "no loss in a dictionary": ({"training_step": lambda self, batch: {"out": 1}}, "training_step"),
@@ -118,7 +123,7 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
     "global_step": ({"training_step": step_with(lambda self, _: self.global_step)}, "global_step"),
     "optimizers": (
         {"training_step": step_with(lambda self, _: self.optimizers())},
-        "current_epoch",
+        "a method of LightningModule",
     ),
     "a moving average": ({"training_step": step_with(averages)}, "'norm.weight' in a step"),
     "a moving average of data": (
@@ -133,6 +138,10 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
         {"training_step": step_with(lambda self, b: self.log("mine", 1.0, reduce_fx=len))},
         "mean, sum, min, max",
     ),
+    "a metric of nobody": (
+        {"training_step": step_with(lambda self, b: self.log("mine", MulticlassAccuracy(3)))},
+        "'mine', a metric that is no part",
+    ),
     "a logged vector": (
         {"training_step": step_with(lambda self, b: self.log("mine", self(b["x"])[0]))},
         "'mine' of shape (3,)",
@@ -144,3 +153,16 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
 def test_modules_that_no_federation_can_train(name: str) -> None:
     members, word = MODULES[name]
     refused(lambda: trainer().fit(module(**members), data()), word)
+
+
+def test_a_step_that_loses_the_dimension_of_a_batch_of_one() -> None:
+    def squeezed(self: Any, batch: Any) -> Tensor:
+        out = self(batch["x"])[:, :1].squeeze()
+        return F.binary_cross_entropy_with_logits(out, (batch["label"] > 0).to(out.dtype))
+
+    mine = module(training_step=squeezed)
+    mine.norm = nn.Identity()  # BatchNorm leaves such a batch out
+    trainer(batch_size=5).fit(mine, data())
+    for size in (4, 6):  # of 13, 7, 12 and 9 rows
+        with pytest.raises(fl.UserError, match=r"batch of one sample.*squeeze\(-1\).*batch_size"):
+            trainer(batch_size=size).fit(mine, data())

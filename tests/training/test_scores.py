@@ -9,8 +9,9 @@ import torch
 import torchmetrics
 from fit_program import WithMetric
 from least_squares import regression
-from lightning_modules import Lit, data, distance, rows, trainer
+from lightning_modules import Lit, data, distance, owners, rows, trainer
 from torch import nn
+from torchmetrics.classification import MulticlassAccuracy
 
 import fl_lightning as fl
 from fl_lightning.__main__ import main
@@ -29,6 +30,37 @@ def test_metrics_rest_in_the_training_step_and_it_is_said_once(capsys: Any) -> N
     right = (out == given.validation["label"]).double().mean().item()
     assert fit.history["val_acc"].iloc[-1] == pytest.approx(right)
     assert module.accuracy.update_count == 0
+
+
+class Collection(Lit):
+    """With a collection in both steps, where metrics of equal sums are one until they differ."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        kinds = {f"top{k}": MulticlassAccuracy(3, k, average="macro") for k in (1, 2)}
+        self.metrics = torchmetrics.MetricCollection(kinds)
+
+    def training_step(self, batch: dict[str, torch.Tensor], index: int) -> Any:
+        self.metrics.update(self(batch["x"]), batch["label"])
+        self.log_dict(self.metrics.compute())
+        return super().training_step(batch, index)
+
+    def validation_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
+        self.metrics.update(self(batch["x"]), batch["label"])
+        self.log_dict({f"val_{name}": one for name, one in self.metrics.items()})
+
+
+def test_metrics_of_a_collection_rest_too() -> None:
+    """They log nothing of training, and remain apart."""
+    module, given = Collection(), data(validation=rows(23))
+    fit = trainer(rounds=1)
+    fit.fit(module, given)
+    out, y = module.eval()(given.validation["x"]), given.validation["label"]
+    for k in (1, 2):
+        right = (out.topk(k).indices == y[:, None]).any(1)
+        by_class = torch.stack([right[y == c].double().mean() for c in range(3)])
+        assert fit.history[f"val_top{k}"].item() == pytest.approx(by_class.mean().item())
+        assert f"top{k}" not in fit.history
 
 
 class Far(torchmetrics.MeanAbsoluteError):
@@ -63,6 +95,27 @@ def test_the_first_metric_chooses_the_best_model(
     assert scores.nunique() == 5
     place = {max: scores.idxmax, min: scores.idxmin}[best]()
     assert f"best:    {best(scores):.4g} in round {place}" in capsys.readouterr().out
+
+
+class Stages(Lit):
+    """Logs which step its Trainer is in."""
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        self.log("trains", self.trainer.training and not self.trainer.validating)
+        return super().training_step(batch, index)
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.log("validates", self.trainer.validating and not self.trainer.training)
+
+    def test_step(self, batch: Any, index: int) -> None:
+        self.log("tests", self.trainer.testing and not self.trainer.validating)
+
+
+def test_steps_know_which_they_are() -> None:
+    fit = trainer(rounds=2)
+    fit.fit(Stages(), data(validation=rows(9), test=rows(9)))
+    for name in ("trains", "validates", "tests"):
+        assert fit.history[name].tolist() == [1, 1]
 
 
 class Epochs(Lit):
@@ -147,6 +200,23 @@ def test_peft_around_a_plain_module_takes_the_loss_of_the_task() -> None:
     assert fit.history["test/loss"].iloc[-1] == pytest.approx(expected.item())
 
 
+class Metrics(Lit):
+    """With a part of the name that metrics often have, and weights in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.metrics = nn.BatchNorm1d(3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.metrics(super().forward(x))
+
+
+def test_a_part_of_a_module_may_be_named_metrics() -> None:
+    module = Metrics()
+    trainer().fit(module, data(validation=rows(9)))
+    assert module.metrics.weight.ne(1).all()
+
+
 class Reduced(Lit):
     """Logs with the options of `self.log`."""
 
@@ -167,6 +237,23 @@ def test_scores_are_reduced_as_they_are_logged() -> None:
     assert found["most"] == found["most again"] == x.max().item()
     assert found["least"] == x.min().item()
     assert found["of twos"] == pytest.approx(twos.sum().item() / len(twos))
+
+
+def test_clients_are_scored_where_no_target_is_named() -> None:
+    class Bare(Lit):
+        def training_step(self, batch: dict[str, torch.Tensor], index: int) -> Any:
+            return super().training_step({"x": batch["x"], "label": batch["kind"]}, index)
+
+        def test_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
+            super().test_step({"x": batch["x"], "label": batch["kind"]}, index)
+
+    held = {"x": rows()["x"], "kind": rows()["label"]}
+    given = fl.FederatedData(held, clients=owners(), test=0.3)
+    fit = trainer(callbacks=[ClientScores])
+    fit.fit(Bare(), given)
+    each = fit.test(data=given, per_client=True)
+    assert len(each) == 4
+    assert fit.history["clients/test_loss"].iloc[-1] == pytest.approx(each["test_loss"].mean())
 
 
 def test_a_run_gives_its_weights_to_a_module() -> None:
