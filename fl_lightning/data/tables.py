@@ -124,7 +124,7 @@ class _Rounding:
         spread, most = self.high - self.low, np.maximum(np.abs(self.low), np.abs(self.high))
         exact = (most <= 2**24) & (self.low % 1 == 0) & (self.high % 1 == 0)  # of small integers
         narrow = (spread > 0) & (spread < 50 * np.finfo(np.float32).eps * most)
-        for k in np.flatnonzero(narrow & ~exact):
+        for k in map(int, np.flatnonzero(narrow & ~exact)):
             raise UserError(
                 f"column {names[k]!r} varies by {spread[k]:.3g} near {self.high[k]:.3g}, which "
                 "float32 rounds away: subtract its smallest number"
