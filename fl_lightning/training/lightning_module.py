@@ -17,6 +17,7 @@ from fl_lightning.callbacks.metrics import computed
 from fl_lightning.core.losses import StepOutput, one_number
 from fl_lightning.errors import ModelError
 from fl_lightning.training.logged import Logged, Totals, logged
+from fl_lightning.training.stand_in import StandIn
 
 Part = Literal["validation", "test"]
 
@@ -54,29 +55,6 @@ REFUSED = {
     if hook[0] != "_" and hook not in CALLED | UNNEEDED
 }
 """Hooks of a Trainer's loop, and of Lightning 1, which a federation does not call."""
-
-
-class StandIn:
-    """What `self.trainer` is in a federation: the round and the kind of step, and no more."""
-
-    sanity_checking = predicting = False
-
-    def __init__(self) -> None:
-        self.current_epoch: Any = 0
-        self.enter("training")
-
-    def enter(self, part: Literal["training", "validation", "test"]) -> None:
-        """Let the next steps be of this part."""
-        self.training = part == "training"
-        self.validating, self.testing = part == "validation", part == "test"
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # which copying asks for
-            raise AttributeError(name)
-        raise ModelError(
-            f"a federation has no self.trainer.{name}, which the module reads itself or by a "
-            "method of LightningModule: it has self.current_epoch, the round"
-        )
 
 
 class StepModel(nn.Module):

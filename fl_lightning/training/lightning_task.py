@@ -56,7 +56,12 @@ class LightningTask(Task):
         if not self.own_optimizer:
             return algorithm
         assert isinstance(self.module, LightningModule)
+        stand_in = self.steps.stand_in
+        stand_in.rounds = rounds
         local, lr, self.optimizer = local_optimizer(self.module, rounds)
+        stand_in.rounds = None
+        if stand_in.reads_rounds:  # then it is another one where a run is extended
+            self.optimizer += f", of {rounds} rounds"
         return algorithm.replace(local=local, lr=lr)
 
     @property

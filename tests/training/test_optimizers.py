@@ -1,6 +1,8 @@
 """Clients have the module's optimizer and scheduler."""
 
 from functools import partial
+from math import cos, pi
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ from lightning_modules import Lit, data, distance, module, state, trainer
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW, Muon
-from torch.optim.lr_scheduler import LambdaLR, StepLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, StepLR
 
 import fl_lightning as fl
 
@@ -24,6 +26,20 @@ def test_gradients_that_a_module_brings_do_not_move_it() -> None:
     loss = F.cross_entropy(begun.eval()(data().train["x"]), data().train["label"])
     (1000 * loss).backward()
     assert distance(fitted(begun.train()), fitted(fresh)) == 0
+
+
+def test_a_schedule_may_be_of_the_number_of_rounds(tmp_path: Path) -> None:
+    def cosine(self: Any) -> Any:
+        optimizer = SGD(self.parameters(), lr=0.1)
+        return [optimizer], CosineAnnealingLR(optimizer, self.trainer.max_epochs)
+
+    lit = type("Cosine", (Lit,), {"configure_optimizers": cosine})
+    four = trainer(rounds=4, run_dir=tmp_path / "run")
+    four.fit(lit(), data())
+    expected = [0.05 * (1 + cos(pi * round / 4)) for round in range(4)]
+    assert four.history["local/lr"].tolist() == pytest.approx(expected)
+    with pytest.raises(fl.UserError, match=r"of 4 rounds and is now .* of 6 rounds"):
+        trainer(rounds=6, run_dir=tmp_path / "run").fit(lit(), data(), resume=True)
 
 
 class Signed(SGD):

@@ -120,6 +120,10 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
         {"training_step": step_with(lambda self, _: self.trainer.world_size)},
         "self.trainer.world_size",
     ),
+    "rounds in a step": (
+        {"training_step": step_with(lambda self, _: self.trainer.max_epochs)},
+        "self.trainer.max_epochs",
+    ),
     "global_step": ({"training_step": step_with(lambda self, _: self.global_step)}, "global_step"),
     "optimizers": (
         {"training_step": step_with(lambda self, _: self.optimizers())},
