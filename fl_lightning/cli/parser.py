@@ -106,7 +106,7 @@ def _row(
     """The options that the files have for the chosen method."""
     where, functions = "the configuration's methods", s.choice.functions
     for row, options in methods.items():
-        if row not in functions and ":" not in row:  # which names a function in a file
+        if row not in functions and ":" not in str(row):  # which names a function in a file
             exit_with_error(f"{where}: there is no {s.kind} {row!r}{nearest(row, functions)}")
         if not isinstance(options, Mapping | None):
             exit_with_error(f"{where}.{row} maps option names to values, not {options!r}")

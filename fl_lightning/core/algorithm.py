@@ -107,6 +107,13 @@ class Algorithm:
                 raise TermError(
                     f"an algorithm consists of terms such as SAM(rho=0.1), not of {term!r}"
                 )
+        functions = {"local": local, "server": server, "weight": weight, "rate": rate}
+        for name, given in (functions | {"lr": lr, "server_lr": server_lr}).items():
+            if given is not None and not callable(given):
+                raise TermError(
+                    f"{name} of an algorithm is {given!r:.60}: give a function, such as by_size as "
+                    "weight, or cosine(0.1, 0.1) as lr or server_lr"
+                )
         self.terms, self.local, self.server, self.weight = terms, local, server, weight
         self.lr, self.rate, self.server_lr, self.trains = lr, rate, server_lr, trains
         self.predict, self.clips, self.sgd_options = predict, clips, sgd_options

@@ -315,3 +315,12 @@ def test_an_ordinary_error_in_a_term_says_where_it_was():
     with pytest.raises(RuntimeError) as caught:
         federation(Algorithm(mistaken("gradient", in_gradient(lambda g, v: g @ g[:3]))))
     assert caught.value.__notes__ == ["raised in Mistaken.gradient"]
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    {"weight": "by_size", "server_lr": 0.5, "lr": 0.1, "rate": 0.5, "local": 0.1}.items(),
+)
+def test_the_parts_of_an_algorithm_are_functions(name, part):
+    with pytest.raises(TermError, match=f"{name} of an algorithm is {part!r}"):
+        Algorithm(**{name: part})
