@@ -33,8 +33,8 @@ class Layout:
         head: Name of the submodule that classifies: `module.head` if that is a name, else the last
             child with a parameter; of a child that holds all parameters, that child's head. The
             rest is the body. A model without children is all head, and its name is empty.
-        network: Name of the submodule whose children are blocks: of the child that holds all
-            parameters, or of such a child of it; empty if the model has none.
+        network: Name of the submodule whose children are blocks: the child that holds all
+            parameters, or again that child's; empty if it is the model itself.
         norms: Names of the normalization layers, whose class is named so.
         lora: The LoRA layers (see `lora_layers`).
 

@@ -150,7 +150,7 @@ class View:
             )
         key = vars(self)[KEY] = next_key(vars(self)[KEY])
         numbers = (uniform_bits(key, like.numel()) >> 7) / 2**24  # so many bits fit a float32
-        below_one = 1 - torch.finfo(like.dtype).eps / 2  # bfloat16 rounds up to 1
+        below_one = 1 - torch.finfo(like.dtype).eps / 2  # else bfloat16 would round up to 1
         return numbers.to(like).clamp(max=below_one).view_as(like)
 
     def normal(self, like: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ class RoundStatus:
         preempted: Whether any rank asks so for a run that is to be resumed.
         diverged: By position in the cohort, the part that is not finite (see `client_diverged`).
         counts: Whether the round counts. It does not if a diverged client stops the run, if no
-            client of the cohort is left, or if their weights are all 0 without a term's doing.
+            client of the cohort is left, or if all weights are 0 and no term has assigned them.
         bits: The size of what the cohort sent, without messages and buffers.
     """
 

@@ -84,5 +84,5 @@ def char_transformer(
         dropout: Probability with which an activation is dropped.
     """
     if width % heads:
-        raise UserError(f"width is {width}, which {heads} heads do not share: give a multiple")
+        raise UserError(f"width is {width}: give a multiple of the number of heads, {heads}")
     return CharTransformer(vocabulary, size, width, heads, layers, dropout)
