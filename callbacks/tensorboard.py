@@ -124,5 +124,5 @@ def draw_heat_map(
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="client", ylabel="class")
     if len(classes) <= 30:
-        axes.set_yticks(range(len(classes)), labels=list(classes))
+        axes.set_yticks(range(len(classes)), labels=list(classes), parse_math=False)
     return image

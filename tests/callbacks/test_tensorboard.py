@@ -2,6 +2,7 @@
 
 import csv
 import math
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,13 @@ def test_the_partition_is_a_picture_of_samples_by_client_and_class(of, title):
     assert title in axes.get_title()
     assert torch.from_numpy(axes.images[0].get_array().data).equal(histogram.T)
     assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
+
+
+def test_names_of_classes_are_no_formulas():
+    names = "$5% to $10%", "$x$"
+    figure = partition_heat_map(torch.tensor([[1, 2], [3, 4]]), names)
+    figure.savefig(BytesIO())
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [*names]
 
 
 @pytest.mark.parametrize(("classes", "shown"), [(3, ["partition"]), (1001, [])])

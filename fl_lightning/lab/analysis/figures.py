@@ -81,13 +81,16 @@ def embeddings(results: Mapping[str, tuple[Tensor, Tensor]], classes: tuple[str,
     figure, panels = _panels(len(results))
     colors = _cycle(len(classes))
     for axes, (label, (plane, y)) in zip(panels, results.items(), strict=True):
-        for k, name in enumerate(classes):
-            axes.scatter(*plane[y == k].T.numpy(), s=5, color=colors[k], label=name, linewidths=0)
+        keys = [
+            axes.scatter(*plane[y == k].T.numpy(), s=5, color=colors[k], linewidths=0)
+            for k in range(len(classes))
+        ]
         axes.set(title=label, xticks=[], yticks=[])
     if len(classes) <= 20:
-        keys, names = panels[0].get_legend_handles_labels()
         style: dict[str, Any] = {"markerscale": 3, "frameon": False, "ncols": min(5, len(classes))}
-        figure.legend(keys, names, loc="outside lower center", **style)
+        legend = figure.legend(keys, classes, loc="outside lower center", **style)
+        for name in legend.get_texts():
+            name.set_parse_math(False)
     return figure
 
 
@@ -102,8 +105,8 @@ def confusions(results: Mapping[str, Tensor], classes: tuple[str, ...]) -> Figur
         axes.set(title=label, xlabel="predicted")
         if few:
             ticks = range(len(classes))
-            axes.set_xticks(ticks, classes, rotation=90)
-            axes.set_yticks(ticks, classes)
+            axes.set_xticks(ticks, classes, rotation=90, parse_math=False)
+            axes.set_yticks(ticks, classes, parse_math=False)
             for row, column in np.ndindex(*shares.shape):
                 if share := round(100 * float(shares[row, column])):
                     color = "white" if share > 50 else "black"

@@ -8,7 +8,7 @@ import torch
 from analyzed import blobs, network
 
 from fl_lightning.data import Partition
-from fl_lightning.lab.analysis import embedding, predict, silhouette
+from fl_lightning.lab.analysis import embedding, figures, predict, silhouette
 
 
 def test_predictions_are_those_of_evaluation_mode():
@@ -35,6 +35,15 @@ def test_clients_are_scored_on_their_samples():
         seen.accuracy_by_client(partition), torch.tensor(expected, dtype=torch.float64),
         equal_nan=True,
     )  # fmt: skip
+
+
+def test_figures_show_each_class_by_its_name(tmp_path):
+    names = "$5% to $10%", "_b"
+    plane, y = torch.eye(2), torch.arange(2)
+    features = figures.embeddings({"run": (plane, y)}, names)
+    assert [text.get_text() for text in features.legends[0].get_texts()] == [*names]
+    for figure in (features, figures.confusions({"run": torch.eye(2)}, names)):
+        figure.save(tmp_path / "classes.png")
 
 
 def test_an_embedding_keeps_separate_groups_apart():
