@@ -18,7 +18,7 @@ class StandIn:
 
     @property
     def max_epochs(self) -> int:
-        """The number of rounds, for a schedule; not for steps, which change if a run is extended."""
+        """The number of rounds, for a schedule; not for steps: a run may be extended."""
         if self.rounds is None:
             raise AttributeError
         self.reads_rounds = True
