@@ -7,11 +7,12 @@ from math import isfinite
 from typing import Any, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import evaluated
 from fl_lightning.core.curves import Coefficients, Curve, Place
+from fl_lightning.core.network import digest
 from fl_lightning.errors import UserError
 
 Numbers = dict[Place, float | Curve]
@@ -30,10 +31,10 @@ def program_of(algorithm: Algorithm) -> Mapping[str, str]:
     They are the terms, all their fields but numbers, and the local optimizer but for its rate.
     """
     optimizer = algorithm.local([nn.Parameter(torch.zeros(1))])
-    shared = {f"term {i + 1}": type(term).__name__ for i, term in enumerate(algorithm.terms)}
+    shared = {f"term {i + 1}": _class_text(type(term)) for i, term in enumerate(algorithm.terms)}
     shared["the local optimizer"] = type(optimizer).__name__
     for _, name, value in _leaves(algorithm):
-        shared[name] = "a number" if _is_number(value) else repr(value)
+        shared[name] = "a number" if _is_number(value) else _text(value)
     for k, group in enumerate(optimizer.param_groups):
         for name in group.keys() - {"params", "lr", "initial_lr"}:
             shared[f"{name} of the local optimizer's group {k + 1}"] = repr(group[name])
@@ -91,17 +92,27 @@ def _fields(thing: Any) -> list[tuple[tuple[str, ...], Any]]:
     declared = fields(thing) if is_dataclass(thing) else ()
     own = getattr(thing, "__dict__", {})
     others = own.keys() - {field.name for field in declared}
-    found += [((name,), str(own[name])) for name in others]  # none of them becomes a tensor
+    found += [((name,), _text(own[name])) for name in others]  # none of them becomes a tensor
     for field in declared:
         value = getattr(thing, field.name)
         if is_dataclass(value) and not isinstance(value, type | Curve):
-            found.append(((field.name,), type(value)))
+            found.append(((field.name,), _class_text(type(value))))
             found += [((field.name, *path), inner) for path, inner in _fields(value)]
             continue
         if isinstance(value, int) and _takes_floats(evaluated(type(thing), field.name, field.type)):
             value = float(value)
         found.append(((field.name,), value))
     return found
+
+
+def _class_text(of: type) -> str:
+    """Its full name; with its place if a function made it, whose variables it may use."""
+    name = f"{of.__module__}.{of.__qualname__}"
+    return f"{name} at {id(of):#x}" if "<locals>" in name else name
+
+
+def _text(value: Any) -> str:
+    return f"a tensor of digest {digest(value)}" if isinstance(value, Tensor) else repr(value)
 
 
 def _takes_floats(hint: Any) -> bool:

@@ -156,9 +156,30 @@ class Plain(fl.Term):
         return oracle(w) + self.mu * w
 
 
+def pulling(mu: float) -> fl.Algorithm:
+    class Pull(fl.Term):
+        def gradient(self, oracle: Any, w: Tensor, v: Any) -> Tensor:
+            return oracle(w) + mu * w
+
+    return fl.Algorithm(Pull())
+
+
+@dataclass(frozen=True)
+class Weighted(fl.Term):
+    weights: Tensor
+
+
 @pytest.mark.parametrize(
     ("runs", "words"),
     {
+        "variables of a function": (
+            [{"algorithm": pulling(mu)} for mu in (0.1, 0.5)],
+            ["term 1", "Pull at"],
+        ),
+        "long tensors": (
+            [{"algorithm": fl.Algorithm(Weighted(torch.arange(2000.0) == k))} for k in (500, 600)],
+            ["Weighted.weights of term 1", "digest"],
+        ),
         "attributes": (
             [{"algorithm": fl.Algorithm(Plain(mu))} for mu in (0.1, 0.5)],
             ["Plain.mu of term 1", "0.1", "0.5"],
