@@ -128,6 +128,11 @@ def _chosen(
             f"the {kind} is {given!r}: give a name, or a mapping with a name and options"
         )
     name = options.pop("name").lower().replace("-", "_")
+    if ":" in name:
+        raise UserError(
+            f"{name} names a function in a file, which is for the command line: import it, and "
+            "give the Algorithm that it returns"
+        )
     if name not in known:
         raise UserError(f"there is no {kind} {name!r}{nearest(name, known)}")
     defaults = {p.name: p.default for p in signature(known[name]).parameters.values()}
