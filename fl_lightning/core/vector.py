@@ -21,7 +21,7 @@ Part = str | Callable[[str, "Layout"], bool]
 class Layout:
     """The places of a module's trainable parameters in the flat vector `w`.
 
-    Frozen parameters (`requires_grad=False`) and buffers are not part of the vector.
+    Frozen parameters (`requires_grad=False`), empty ones and buffers are not part of the vector.
 
     Args:
         module: The model. Its trainable parameters must share one dtype and one device.
@@ -51,7 +51,9 @@ class Layout:
     """
 
     def __init__(self, module: nn.Module):
-        named = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        # a parameter of size 0 has no mean, norm or matrix of its own
+        named = {name: p for name, p in trained.items() if is_lazy(p) or p.numel()}
         if not named:
             raise UserError("the model has no trainable parameter: set requires_grad=True on some")
         if lazy := [name for name, p in named.items() if is_lazy(p)]:
