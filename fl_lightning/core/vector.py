@@ -46,8 +46,8 @@ class Layout:
         tensor([0., 0., 1.])
 
     Raises:
-        UserError: If there is nothing to train, parameters have no shape yet, are complex or differ
-            in dtype or device, or `module.head` names no submodule.
+        UserError: If there is nothing to train, parameters have no shape yet, are complex, of
+            half precision or differ in dtype or device, or `module.head` names no submodule.
     """
 
     def __init__(self, module: nn.Module):
@@ -70,6 +70,12 @@ class Layout:
             found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
             raise UserError(
                 f"trainable parameters must share one dtype and device, but the model has {found}"
+            )
+        ((dtype, _),) = kinds
+        if dtype not in (torch.float32, torch.float64):
+            raise UserError(
+                f"trainable parameters are {dtype}, which rounds small steps to 0: make them "
+                "float32, and give --precision bf16-mixed for speed"
             )
         self.names = list(named)
         self.shapes = [p.shape for p in named.values()]

@@ -188,6 +188,13 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("Linear", "shape 5"),
     ),
     "head": (lambda: trainer(loss="mse").fit(TwoHeads(5, 1), numbers()), ("'left'",)),
+    **{
+        f"{dtype}": (
+            lambda dtype=dtype: trainer(loss="mse").fit(nn.Linear(5, 1, dtype=dtype), numbers()),
+            (f"are {dtype}", "float32"),
+        )
+        for dtype in (torch.float16, torch.bfloat16)
+    },
     "complex": (
         lambda: trainer(loss="mse").fit(nn.Linear(5, 1, dtype=torch.complex64), numbers()),
         ("weight is complex",),
