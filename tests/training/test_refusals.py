@@ -23,6 +23,16 @@ X, Y = torch.randn(41, 5), torch.randn(41)
 COUNTS = torch.arange(41) % 3
 
 
+class Squeezed(nn.Linear):
+    """Loses the dimension of a batch of one sample."""
+
+    def __init__(self) -> None:
+        super().__init__(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).squeeze()
+
+
 def numbers(**options: Any) -> fl.FederatedData:
     return fl.FederatedData((X, Y), clients=owners(), **options)
 
@@ -195,6 +205,12 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         )
         for dtype in (torch.float16, torch.bfloat16)
     },
+    "squeezed": (
+        lambda: trainer(batch_size=4).fit(
+            Squeezed(), fl.FederatedData((X, COUNTS), clients=owners())
+        ),
+        ("one sample", "squeeze(-1)"),
+    ),
     "complex": (
         lambda: trainer(loss="mse").fit(nn.Linear(5, 1, dtype=torch.complex64), numbers()),
         ("weight is complex",),
