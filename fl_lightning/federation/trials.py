@@ -120,7 +120,7 @@ def dry_run(
             with torch.enable_grad(), autocast():
                 value = loss(out, y)
             if value.requires_grad:  # not where a loss of pairs has none
-                torch.autograd.grad(value, _trained(module).values(), allow_unused=True)
+                torch.autograd.grad(value, [*_trained(module).values()], allow_unused=True)
         except (torch.OutOfMemoryError, ModelError):
             raise
         except Exception as error:
@@ -231,7 +231,7 @@ def _check_gradient(value: Tensor, module: nn.Module, clients: ClientData) -> No
         )
     try:
         trained = _trained(module)
-        gradients = torch.autograd.grad(value, trained.values(), allow_unused=True)
+        gradients = torch.autograd.grad(value, [*trained.values()], allow_unused=True)
     except RuntimeError as error:
         raise _does_not_take(module, clients, True, error) from error
     for name, gradient in zip(trained, gradients, strict=True):
