@@ -37,6 +37,10 @@ def numbers(**options: Any) -> fl.FederatedData:
     return fl.FederatedData((X, Y), clients=owners(), **options)
 
 
+def fit_linear(dtype: torch.dtype) -> None:
+    trainer(loss="mse").fit(nn.Linear(5, 1, dtype=dtype), numbers())
+
+
 class Words(nn.Module):
     """Returns no tensor."""
 
@@ -198,23 +202,15 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("Linear", "shape 5"),
     ),
     "head": (lambda: trainer(loss="mse").fit(TwoHeads(5, 1), numbers()), ("'left'",)),
-    **{
-        f"{dtype}": (
-            lambda dtype=dtype: trainer(loss="mse").fit(nn.Linear(5, 1, dtype=dtype), numbers()),
-            (f"are {dtype}", "float32"),
-        )
-        for dtype in (torch.float16, torch.bfloat16)
-    },
+    "float16": (partial(fit_linear, torch.float16), ("torch.float16", "float32")),
+    "bfloat16": (partial(fit_linear, torch.bfloat16), ("torch.bfloat16", "float32")),
     "squeezed": (
         lambda: trainer(batch_size=4).fit(
             Squeezed(), fl.FederatedData((X, COUNTS), clients=owners())
         ),
         ("one sample", "squeeze(-1)"),
     ),
-    "complex": (
-        lambda: trainer(loss="mse").fit(nn.Linear(5, 1, dtype=torch.complex64), numbers()),
-        ("weight is complex",),
-    ),
+    "complex": (partial(fit_linear, torch.complex64), ("weight is complex",)),
     "callback": (lambda: trainer(callbacks=3), ("callbacks=[...]",)),
     "no logger": (lambda: trainer(loggers=["csv"]), ("'csv'", "CSVLogger")),
     "of Lightning": (
