@@ -44,6 +44,8 @@ class LocalModels(CohortMeasure):
             self.rows[client] = [self._scorer(result, self.test, self._index)[0]]
 
     def measure(self, federation: Federation) -> Metrics:
+        if not self.counted(federation):
+            return {}
         accuracy = self.table(federation, 1)
         mean = accuracy.mean().item()
         return {

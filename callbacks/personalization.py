@@ -149,9 +149,10 @@ class Personalization:
     def _metrics(self, scores: Tensor) -> Metrics:
         metrics = Metrics()
         for e, of_clients in zip(self.epochs, scores.T, strict=True):
-            finite = of_clients[~of_clients.isnan()]
-            metrics[f"personal/{self.name}_{e}"] = float(finite.mean())
-            metrics[f"personal/std_{e}"] = float(finite.std(correction=0))
+            defined = of_clients[~of_clients.isnan()]
+            counted = defined if len(defined) else of_clients
+            metrics[f"personal/{self.name}_{e}"] = float(counted.mean())
+            metrics[f"personal/std_{e}"] = float(counted.std(correction=0))
         return metrics
 
     def _accuracy(self, model: PersonalModel, federation: Federation, index: Tensor) -> float:

@@ -150,6 +150,21 @@ def _curve(kind: str, *numbers: float | None) -> Curve:
     return curve
 
 
+def rate_in(curve: OfRound, name: str, round: int, rounds: int) -> float:
+    """The learning rate of a round, which the algorithm's `name` gives.
+
+    Raises:
+        UserError: If it is no learning rate.
+    """
+    lr = float(curve(round, rounds))
+    if not 0 <= lr < inf:
+        raise UserError(
+            f"{name} of the algorithm gives {lr:g} in round {round + 1:,}: return a number of at "
+            "least 0"
+        )
+    return lr
+
+
 # --- curves in the fields of terms
 
 

@@ -21,7 +21,7 @@ Part = str | Callable[[str, "Layout"], bool]
 class Layout:
     """The places of a module's trainable parameters in the flat vector `w`.
 
-    Frozen parameters (`requires_grad=False`) and buffers are not part of the vector.
+    Frozen parameters (`requires_grad=False`), empty ones and buffers are not part of the vector.
 
     Args:
         module: The model. Its trainable parameters must share one dtype and one device.
@@ -46,12 +46,14 @@ class Layout:
         tensor([0., 0., 1.])
 
     Raises:
-        UserError: If there is nothing to train, parameters have no shape yet, are complex or differ
-            in dtype or device, or `module.head` names no submodule.
+        UserError: If there is nothing to train, parameters have no shape yet, are complex, of
+            half precision or differ in dtype or device, or `module.head` names no submodule.
     """
 
     def __init__(self, module: nn.Module):
-        named = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        # a parameter of size 0 has no mean, norm or matrix of its own
+        named = {name: p for name, p in trained.items() if is_lazy(p) or p.numel()}
         if not named:
             raise UserError("the model has no trainable parameter: set requires_grad=True on some")
         if lazy := [name for name, p in named.items() if is_lazy(p)]:
@@ -68,6 +70,12 @@ class Layout:
             found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
             raise UserError(
                 f"trainable parameters must share one dtype and device, but the model has {found}"
+            )
+        ((dtype, _),) = kinds
+        if dtype not in (torch.float32, torch.float64):
+            raise UserError(
+                f"trainable parameters are {dtype}, which rounds small steps to 0: make them "
+                "float32, and give --precision bf16-mixed for speed"
             )
         self.names = list(named)
         self.shapes = [p.shape for p in named.values()]

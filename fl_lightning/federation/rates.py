@@ -6,7 +6,7 @@ from textwrap import shorten
 import torch
 from torch import nn
 
-from fl_lightning.core.curves import OfRound
+from fl_lightning.core.curves import OfRound, rate_in
 from fl_lightning.data import ClientData
 from fl_lightning.errors import UserError
 from fl_lightning.federation.server import Server
@@ -34,7 +34,7 @@ class LocalRates:
 
     def of_round(self, round: int) -> float:
         """The local learning rate of a round, before `Algorithm.rate`."""
-        return float(self._lr(round, self.server.rounds))
+        return rate_in(self._lr, "lr", round, self.server.rounds)
 
     def of_visit(self, round: int, steps: int) -> list[float]:
         """The learning rate of each step of a visit.

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.core.algorithm import Algorithm, Facts
+from fl_lightning.core.curves import rate_in
 from fl_lightning.core.network import check_base, digest
 from fl_lightning.core.randomness import derived_seed, seeded_rng
 from fl_lightning.core.rehearsal import Rehearsal, rehearse
@@ -120,9 +121,10 @@ class Server:
             for state in watched(self._initially_finite, states)
         ]
         self.states, self.w.grad = states, -delta
-        if (lr := self.algorithm.server_lr) is not None:
+        if (curve := self.algorithm.server_lr) is not None:
+            lr = rate_in(curve, "server_lr", self.round, self.rounds)
             for group in self.optimizer.param_groups:
-                group["lr"] = lr(self.round, self.rounds)
+                group["lr"] = lr
         self.optimizer.step()
         return self.w.detach() - facts["anchor"], [moved, *stayed], moves
 

@@ -56,7 +56,7 @@ def dry_run(
     loss: TaskLoss,
     autocast: Callable[[], AbstractContextManager[Any]],
 ) -> None:
-    """Run the model forward and back on two samples, and on one if an epoch may end with one.
+    """Run model and loss forward and back on two samples, and on one if an epoch may end with one.
 
     Nothing changes but `clients.single_batches`, which is False if the model has BatchNorm.
 
@@ -116,7 +116,11 @@ def dry_run(
             _check_gradient(value, module, clients)
     if len(with_single_batch(clients)):
         try:
-            forward(1)
+            out, y = forward(1)
+            with torch.enable_grad(), autocast():
+                value = loss(out, y)
+            if value.requires_grad:  # not where a loss of pairs has none
+                torch.autograd.grad(value, [*_trained(module).values()], allow_unused=True)
         except (torch.OutOfMemoryError, ModelError):
             raise
         except Exception as error:
@@ -128,6 +132,10 @@ def dry_run(
                 ) from error
             clients.single_batches = False
             _check_further_batches(module, clients)
+
+
+def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
 def _places(module: nn.Module) -> dict[str, tuple[int, int]]:
@@ -222,7 +230,7 @@ def _check_gradient(value: Tensor, module: nn.Module, clients: ClientData) -> No
             "its forward"
         )
     try:
-        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        trained = _trained(module)
         gradients = torch.autograd.grad(value, [*trained.values()], allow_unused=True)
     except RuntimeError as error:
         raise _does_not_take(module, clients, True, error) from error

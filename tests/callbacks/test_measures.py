@@ -243,7 +243,9 @@ def test_a_method_without_states_has_no_norms_of_duals():
     assert not [tag for tag in metrics[-1] if tag.startswith("dual/")]
 
 
-@pytest.mark.parametrize("measure", [StateNorms(1), EvaluateModels(samples(), every=1)])
+@pytest.mark.parametrize(
+    "measure", [StateNorms(1), EvaluateModels(samples(), every=1), LocalModels(samples(), 1)]
+)
 def test_a_round_without_clients_is_measured(measure):
     algorithm = algorithms.scaffold().with_outer_terms(*getattr(measure, "terms", ()))
     nobody = BernoulliSampling(0.002, may_be_empty=True)
@@ -251,6 +253,8 @@ def test_a_round_without_clients_is_measured(measure):
     assert "dual/c_i" not in metrics[0]
     if isinstance(measure, EvaluateModels):
         assert server(run, "mean_cohort").equal(run.w.detach())
+    elif isinstance(measure, LocalModels):
+        assert "test/local" not in metrics[0]
     else:
         assert metrics[0]["dual/c"] == 0
 

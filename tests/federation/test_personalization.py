@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Sequence
 from functools import cache, partial
+from math import isnan
 from pathlib import Path
 from typing import Any
 from weakref import ref
@@ -240,6 +241,10 @@ def test_fine_tuning_that_diverges_is_an_error_or_skipped(tmp_path):
     others = [value for value in column if value == value]
     assert len(others) == 5
     assert metrics["personal/accuracy_1"] == pytest.approx(sum(others) / 5)
+    run.clients.dataset.x.fill_(torch.nan)  # and then of all clients
+    metrics = scored(run, tmp_path / "personal.csv")
+    assert isnan(metrics["personal/accuracy_1"])
+    assert isnan(metrics["personal/std_1"])
 
 
 # ---------------------------------------------------------------------- after the last round

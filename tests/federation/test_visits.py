@@ -242,6 +242,15 @@ def test_rates_that_no_optimizer_takes_are_refused(rate):
         federation(Algorithm(rate=lambda k, K: rate))
 
 
+@pytest.mark.parametrize("lr", [-1.0, nan, inf])
+@pytest.mark.parametrize("name", ["lr", "server_lr"])
+def test_learning_rates_that_no_optimizer_takes_are_refused(name, lr):
+    run = federation(Algorithm(**{name: lambda t, T: lr if t else 0.1}), decays=False)
+    run.train_round()
+    with pytest.raises(UserError, match=f"^{name} .* in round 2"):
+        run.train_round()
+
+
 def test_the_server_sees_the_round_and_the_share_of_the_cohort():
     seen: list[tuple[int, int, float]] = []
 

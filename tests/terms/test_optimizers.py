@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import pytest
 import torch
 from problems import classifier, federation, layout, rows, server, trained, vec
 from torch import Tensor, nn
@@ -9,6 +10,7 @@ from torch.optim import SGD
 from torch.optim import AdamW as TorchAdamW
 
 from fl_lightning import Algorithm, algorithms
+from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.terms import AdamW, Muon
 from fl_lightning.terms.matrix import newton_schulz, polar
 
@@ -82,6 +84,15 @@ def test_muon_sends_a_momentum_of_low_rank() -> None:
     weight, bias = of.split(sent)
     assert torch.linalg.matrix_rank(weight) == int(0.5 * 10 * 20 / 31)
     assert not bias.any()
+
+
+@pytest.mark.parametrize("name", ["fedadamw", "fedmuon"])
+@pytest.mark.parametrize("shape", [(0,), (0, 8)])
+def test_a_parameter_without_elements_changes_nothing(name: str, shape: tuple[int, ...]) -> None:
+    module = classifier()
+    module.norm.extra = nn.Parameter(torch.zeros(shape, dtype=torch.float64))
+    run, expected = (trained(ALGORITHMS[name](), module=given) for given in (module, classifier()))
+    assert run.w.equal(expected.w)
 
 
 def test_a_warm_second_moment_is_corrected_by_the_steps_of_all_rounds() -> None:

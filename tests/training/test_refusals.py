@@ -23,8 +23,22 @@ X, Y = torch.randn(41, 5), torch.randn(41)
 COUNTS = torch.arange(41) % 3
 
 
+class Squeezed(nn.Linear):
+    """Loses the dimension of a batch of one sample."""
+
+    def __init__(self) -> None:
+        super().__init__(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).squeeze()
+
+
 def numbers(**options: Any) -> fl.FederatedData:
     return fl.FederatedData((X, Y), clients=owners(), **options)
+
+
+def fit_linear(dtype: torch.dtype) -> None:
+    trainer(loss="mse").fit(nn.Linear(5, 1, dtype=dtype), numbers())
 
 
 class Words(nn.Module):
@@ -189,10 +203,15 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("Linear", "shape 5"),
     ),
     "head": (lambda: trainer(loss="mse").fit(TwoHeads(5, 1), numbers()), ("'left'",)),
-    "complex": (
-        lambda: trainer(loss="mse").fit(nn.Linear(5, 1, dtype=torch.complex64), numbers()),
-        ("weight is complex",),
+    "float16": (partial(fit_linear, torch.float16), ("torch.float16", "float32")),
+    "bfloat16": (partial(fit_linear, torch.bfloat16), ("torch.bfloat16", "float32")),
+    "squeezed": (
+        lambda: trainer(batch_size=4).fit(
+            Squeezed(), fl.FederatedData((X, COUNTS), clients=owners())
+        ),
+        ("one sample", "squeeze(-1)"),
     ),
+    "complex": (partial(fit_linear, torch.complex64), ("weight is complex",)),
     "callback": (lambda: trainer(callbacks=3), ("callbacks=[...]",)),
     "no logger": (lambda: trainer(loggers=["csv"]), ("'csv'", "CSVLogger")),
     "of Lightning": (
