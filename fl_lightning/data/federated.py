@@ -292,7 +292,8 @@ class FederatedData:
         """The rows behind the loaders of a LightningDataModule.
 
         Each data set is read once and whole, by its loader's collation. Random transforms are drawn
-        once; batch size, order and sampler of the loaders are not used.
+        once; batch size and order of the loaders are not used. The global random generators are the
+        same at each stage's `setup`, so that splits without a seed agree, and afterwards.
 
         Args:
             datamodule: The data module; `prepare_data` and `setup` are called.
@@ -301,7 +302,8 @@ class FederatedData:
             **options: Of `FederatedData`; `test` and `validation` replace the data module's.
 
         Raises:
-            UserError: If nobody says who owns the rows, or a loader's data set cannot be read.
+            UserError: If nobody says who owns the rows, a loader's data set cannot be read, or its
+                sampler chooses rows.
 
         Example::
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import default_collate
+from torch.utils.data import SubsetRandomSampler, WeightedRandomSampler, default_collate
 
 from fl_lightning.core.losses import IGNORED
 from fl_lightning.data.owners import partition_of
@@ -152,6 +152,9 @@ def module_rows(datamodule: Any, clients: Any) -> dict[str, Any]:
             f"{kind} does not say who owns its rows: give clients=, or write a method clients() of "
             f"{kind} that returns one owner for each row"
         )
+    # here, because other data do not need it
+    from lightning.pytorch.utilities.seed import isolate_rng
+
     datamodule.prepare_data()
     found = dict[str, Any]()
     for stage, part, method in (
@@ -162,19 +165,31 @@ def module_rows(datamodule: Any, clients: Any) -> dict[str, Any]:
         make = getattr(datamodule, method, None)
         if getattr(make, "__module__", None) in UNIMPLEMENTED or make is None:
             continue
-        datamodule.setup(stage)
-        loader = make()
-        if loader is None or (isinstance(loader, Sequence) and not loader):
-            continue
-        if isinstance(loader, Sequence) and len(loader) == 1:
-            (loader,) = loader
-        if not hasattr(loader, "dataset"):
-            raise UserError(
-                f"{method} gives a {type(loader).__name__}: let it give one DataLoader, whose "
-                "data set can be split over clients"
-            )
-        collate = getattr(loader, "collate_fn", None) or default_collate
-        found[part] = raw_rows(loader.dataset, part, collate)
+        with isolate_rng():  # of each stage, so that a random_split in setup is the same in all
+            datamodule.setup(stage)
+            loader = make()
+            if loader is None or (isinstance(loader, Sequence) and not loader):
+                continue
+            if isinstance(loader, Sequence) and len(loader) == 1:
+                (loader,) = loader
+            found[part] = _behind(loader, method, part)
     if "train" not in found:
         raise UserError(f"{kind} has no train_dataloader: write one")
     return found | {"clients": datamodule.clients() if clients is None else clients}
+
+
+def _behind(loader: Any, method: str, part: str) -> Any:
+    """The raw rows of the data set of a loader."""
+    if not hasattr(loader, "dataset"):
+        raise UserError(
+            f"{method} gives a {type(loader).__name__}: let it give one DataLoader, whose "
+            "data set can be split over clients"
+        )
+    sampler = getattr(loader, "sampler", None)
+    if isinstance(sampler, SubsetRandomSampler | WeightedRandomSampler):
+        raise UserError(
+            f"{method} has a {type(sampler).__name__}, but a federation takes all rows of its data "
+            "set alike: let it load torch.utils.data.Subset(dataset, positions), without a sampler"
+        )
+    collate = getattr(loader, "collate_fn", None) or default_collate
+    return raw_rows(loader.dataset, part, collate)
