@@ -5,7 +5,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import SubsetRandomSampler, WeightedRandomSampler, default_collate
+from torch.utils.data import (
+    Dataset,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    default_collate,
+)
 
 from fl_lightning.core.losses import IGNORED
 from fl_lightning.data.owners import partition_of
@@ -192,4 +198,7 @@ def _behind(loader: Any, method: str, part: str) -> Any:
             "set alike: let it load torch.utils.data.Subset(dataset, positions), without a sampler"
         )
     collate = getattr(loader, "collate_fn", None) or default_collate
-    return raw_rows(loader.dataset, part, collate)
+    rows = loader.dataset
+    if not (isinstance(rows, Dataset) or is_hub(rows, part)):
+        rows = Subset(rows, range(len(rows)))  # a list of samples, which has no class of PyTorch
+    return raw_rows(rows, part, collate)

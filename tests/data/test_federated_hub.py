@@ -277,6 +277,17 @@ def test_a_split_in_setup_is_the_same_in_each_stage():
     assert torch.cat(parts).unique().tolist() == [*range(40)]
 
 
+def test_a_list_of_samples_behind_a_loader_is_a_data_set():
+    class Listed(LightningDataModule):
+        def train_dataloader(self) -> Any:
+            return DataLoader([{"x": torch.full((2,), k), "y": k} for k in range(4)])
+
+    data = FederatedData.from_datamodule(Listed(), clients=[0, 1, 1, 0])
+    assert isinstance(data.train, dict)
+    assert data.train["x"].shape == (4, 2)
+    assert data.train["y"].tolist() == [0, 1, 2, 3]
+
+
 class Endless(IterableDataset[Any]):
     def __iter__(self) -> Any:
         return iter(())
