@@ -33,8 +33,8 @@ class FederatedData:
 
     Args:
         train: A tensor with one entry for each row; a tuple or dictionary of such tensors, NumPy
-            arrays or lists of numbers; a map-style data set of PyTorch, which is read whole by its
-            default collation; or a Hugging Face data set.
+            arrays or lists of numbers; a map-style data set of PyTorch, which is read once and
+            whole by its default collation; or a Hugging Face data set.
         test: Rows of the same structure, which have no owners; or a fraction, above 0 and below 1,
             of each client's rows, which keep their owner.
         validation: As `test`.

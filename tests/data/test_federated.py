@@ -36,6 +36,13 @@ class Samples(Dataset[Any]):
         return self.sample(k)
 
 
+def test_random_samples_are_warned_of_since_they_are_drawn_once():
+    noisy = Samples(lambda k: (X[k] + torch.rand(5), 0))
+    with pytest.warns(UserWarning, match="the samples of test differ"):
+        data = FederatedData(Samples(lambda k: (X[k], 0)), noisy, clients=OWNERS)
+    assert data.train[0].equal(X)
+
+
 @pytest.mark.parametrize(
     "owners",
     [
