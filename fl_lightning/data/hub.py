@@ -28,7 +28,10 @@ from fl_lightning.data.targets import target_in
 from fl_lightning.errors import UserError
 
 UNIMPLEMENTED = {"lightning.pytorch.core.hooks", "pytorch_lightning.core.hooks"}
-"""Where loaders are defined that a data module does not have."""
+"""Where loaders and hooks are defined that a data module does not have."""
+
+OF_BATCHES = "on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"
+"""Hooks of a data module that change a Trainer's batches."""
 
 
 def hub_columns(
@@ -158,6 +161,12 @@ def module_rows(datamodule: Any, clients: Any) -> dict[str, Any]:
             f"{kind} does not say who owns its rows: give clients=, or write a method clients() of "
             f"{kind} that returns one owner for each row"
         )
+    for hook in OF_BATCHES:
+        if _defines(datamodule, hook):
+            raise UserError(
+                f"{kind} overrides {hook}, which no federation calls: do this in the data set, or "
+                "in the steps of the LightningModule"
+            )
     # here, because other data do not need it
     from lightning.pytorch.utilities.seed import isolate_rng
 
@@ -168,12 +177,11 @@ def module_rows(datamodule: Any, clients: Any) -> dict[str, Any]:
         ("validate", "validation", "val_dataloader"),
         ("test", "test", "test_dataloader"),
     ):
-        make = getattr(datamodule, method, None)
-        if getattr(make, "__module__", None) in UNIMPLEMENTED or make is None:
+        if not _defines(datamodule, method):
             continue
         with isolate_rng():  # of each stage, so that a random_split in setup is the same in all
             datamodule.setup(stage)
-            loader = make()
+            loader = getattr(datamodule, method)()
             if loader is None or (isinstance(loader, Sequence) and not loader):
                 continue
             if isinstance(loader, Sequence) and len(loader) == 1:
@@ -182,6 +190,12 @@ def module_rows(datamodule: Any, clients: Any) -> dict[str, Any]:
     if "train" not in found:
         raise UserError(f"{kind} has no train_dataloader: write one")
     return found | {"clients": datamodule.clients() if clients is None else clients}
+
+
+def _defines(datamodule: Any, name: str) -> bool:
+    """Whether a data module has a loader or hook of its own."""
+    found = getattr(datamodule, name, None)
+    return found is not None and getattr(found, "__module__", None) not in UNIMPLEMENTED
 
 
 def _behind(loader: Any, method: str, part: str) -> Any:
@@ -195,7 +209,7 @@ def _behind(loader: Any, method: str, part: str) -> Any:
     if isinstance(sampler, SubsetRandomSampler | WeightedRandomSampler):
         raise UserError(
             f"{method} has a {type(sampler).__name__}, but a federation takes all rows of its data "
-            "set alike: let it load torch.utils.data.Subset(dataset, positions), without a sampler"
+            "set alike: leave it out, and choose rows by torch.utils.data.Subset(dataset, positions)"
         )
     collate = getattr(loader, "collate_fn", None) or default_collate
     rows = loader.dataset

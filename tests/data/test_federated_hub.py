@@ -298,6 +298,11 @@ class Streamed(Digits):
         return DataLoader(Endless())
 
 
+class Normalized(Digits):
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return {**batch, "x": batch["x"] / 255}
+
+
 class Sampled(Digits):
     def val_dataloader(self) -> Any:
         return DataLoader(self.data, sampler=SubsetRandomSampler([0, 1]))
@@ -314,6 +319,7 @@ class Doubled(Digits):
         (Digits(), {}, "Digits does not say who owns its rows"),
         (LightningDataModule(), {"clients": [0]}, "train_dataloader"),
         (Streamed(), {"clients": [0]}, "IterableDataset"),
+        (Normalized(), {"clients": "writer"}, "on_after_batch_transfer"),
         (Sampled(), {"clients": [0] * 8}, "val_dataloader has a SubsetRandomSampler"),
         (Doubled(), {"clients": "writer"}, "val_dataloader"),
     ],
