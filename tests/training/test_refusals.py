@@ -209,6 +209,11 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "no history": (lambda: trainer().history, ("before fit",)),
     "nothing to score": (lambda: trainer().validate(data=data()), ("fit",)),
     "nothing to score on": (lambda: trainer().validate(Lit()), ("data=",)),
+    "a tuple to score": (lambda: trainer().test(Lit(), (X, Y)), ("tuple", "FederatedData")),
+    "a tuple of each client": (
+        lambda: trainer().test(Lit(), (X, Y), per_client=True),
+        ("owners", "FederatedData"),
+    ),
     "no part": (lambda: trainer().test(Lit(), data()), ("test=0.2",)),
     "no owners": (
         lambda: trainer().test(Lit(), data(test=rows(9)), per_client=True),
