@@ -209,7 +209,7 @@ def _behind(loader: Any, method: str, part: str) -> Any:
     if isinstance(sampler, SubsetRandomSampler | WeightedRandomSampler):
         raise UserError(
             f"{method} has a {type(sampler).__name__}, but a federation takes all rows of its data "
-            "set alike: leave it out, and choose rows by torch.utils.data.Subset(dataset, positions)"
+            "set alike: leave it out, and choose rows by torch.utils.data.Subset(dataset, rows)"
         )
     collate = getattr(loader, "collate_fn", None) or default_collate
     rows = loader.dataset
