@@ -208,6 +208,7 @@ NAN[[3, 5], 1] = torch.nan
         ({"x": X, "speaker": OWNERS}, {"clients": "speakr"}, "speaker"),
         ((X, Y), {"clients": "speaker"}, "speaker"),
         ((X, Y), {"clients": 10}, "10"),
+        ((X, Y), {"clients": dict.fromkeys(range(24), "a")}, "clients is {0: 'a'"),
         ((X, Y), {"clients": OWNERS[:7]}, "7"),
         ((X, Y), {"clients": OWNERS.view(12, 2)}, "12, 2"),
         ((X, Y), {"clients": ["a", None] * 12}, "12 of 24"),
