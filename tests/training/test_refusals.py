@@ -68,6 +68,8 @@ def logs_loss(self: Any, batch: Any) -> None:
     self.log("loss", self(batch["x"]).sum())
 
 
+IMAGES = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+
 CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "sparse gradients": (
         lambda: trainer().fit(
@@ -84,6 +86,12 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
             module(test_step=Lit.validation_step), data(test=0.2, validation=0.2)
         ),
         ("in test_step and in validation_step",),
+    ),
+    "a mask that would be scaled": (
+        lambda: trainer().fit(
+            Lit(), fl.FederatedData((IMAGES, IMAGES[:, :1].clone()), clients=[0, 1])
+        ),
+        ("uint8 (2, 1, 4, 4)", "int64"),
     ),
     "no data": (lambda: trainer().fit(Lit()), ("FederatedData",)),
     "a tuple": (lambda: trainer().fit(Lit(), (X, Y)), ("tuple", "FederatedData")),
