@@ -179,7 +179,8 @@ def module_rows(datamodule: Any, clients: Any) -> dict[str, Any]:
     ):
         if not _defines(datamodule, method):
             continue
-        with isolate_rng():  # of each stage, so that a random_split in setup is the same in all
+        # each stage begins alike, so that a random_split in setup is the same in all
+        with isolate_rng(include_cuda=False):
             datamodule.setup(stage)
             loader = getattr(datamodule, method)()
             if loader is None or (isinstance(loader, Sequence) and not loader):
