@@ -292,8 +292,8 @@ class FederatedData:
         """The rows behind the loaders of a LightningDataModule.
 
         Each data set is read once and whole, by its loader's collation. Random transforms are drawn
-        once; batch size and order of the loaders are not used. The global random generators are the
-        same at each stage's `setup`, so that splits without a seed agree, and afterwards.
+        once; batch size and order of the loaders are not used. Each stage begins with
+        torch's global seed, so that splits without one of their own agree.
 
         Args:
             datamodule: The data module; `prepare_data` and `setup` are called.

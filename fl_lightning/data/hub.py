@@ -14,6 +14,7 @@ from torch.utils.data import (
 )
 
 from fl_lightning.core.losses import IGNORED
+from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.data.owners import partition_of
 from fl_lightning.data.partition import Partition
 from fl_lightning.data.rows import (
@@ -167,9 +168,6 @@ def module_rows(datamodule: Any, clients: Any) -> dict[str, Any]:
                 f"{kind} overrides {hook}, which no federation calls: do this in the data set, or "
                 "in the steps of the LightningModule"
             )
-    # here, because other data do not need it
-    from lightning.pytorch.utilities.seed import isolate_rng
-
     datamodule.prepare_data()
     found = dict[str, Any]()
     for stage, part, method in (
@@ -180,7 +178,7 @@ def module_rows(datamodule: Any, clients: Any) -> dict[str, Any]:
         if not _defines(datamodule, method):
             continue
         # each stage begins alike, so that a random_split in setup is the same in all
-        with isolate_rng(include_cuda=False):
+        with seeded_rng(torch.initial_seed(), torch.device("cpu")):
             datamodule.setup(stage)
             loader = getattr(datamodule, method)()
             if loader is None or (isinstance(loader, Sequence) and not loader):
