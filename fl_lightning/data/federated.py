@@ -33,8 +33,8 @@ class FederatedData:
 
     Args:
         train: A tensor with one entry for each row; a tuple or dictionary of such tensors, NumPy
-            arrays or lists of numbers; a map-style data set of PyTorch, which is read whole by its
-            default collation; or a Hugging Face data set.
+            arrays or lists of numbers; a map-style data set of PyTorch, which is read once and
+            whole by its default collation; or a Hugging Face data set.
         test: Rows of the same structure, which have no owners; or a fraction, above 0 and below 1,
             of each client's rows, which keep their owner.
         validation: As `test`.
@@ -292,7 +292,8 @@ class FederatedData:
         """The rows behind the loaders of a LightningDataModule.
 
         Each data set is read once and whole, by its loader's collation. Random transforms are drawn
-        once; batch size, order and sampler of the loaders are not used.
+        once; batch size and order of the loaders are not used. Each stage begins with
+        torch's global seed, so that splits without one of their own agree.
 
         Args:
             datamodule: The data module; `prepare_data` and `setup` are called.
@@ -301,7 +302,8 @@ class FederatedData:
             **options: Of `FederatedData`; `test` and `validation` replace the data module's.
 
         Raises:
-            UserError: If nobody says who owns the rows, or a loader's data set cannot be read.
+            UserError: If nobody says who owns the rows, a loader's data set cannot be read, or its
+                sampler chooses rows.
 
         Example::
 

@@ -1,6 +1,6 @@
 """Whose rows: a partition from owners, lists of positions, a scheme, or a partition itself."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -98,8 +98,8 @@ def _from_positions(lists: Sequence[Any], rows: int) -> Partition:
 def _from_owners(owners: Any, rows: int) -> tuple[Partition, Sequence[object]]:
     import pandas
 
-    if isinstance(owners, str | bytes) or not hasattr(owners, "__len__"):
-        raise UserError(f"clients is {owners!r}: {FORMS}")
+    if isinstance(owners, str | bytes | Mapping | Set) or not hasattr(owners, "__len__"):
+        raise UserError(f"clients is {owners!r:.60}: {FORMS}")
     if isinstance(owners, Tensor):
         owners = owners.cpu().numpy()
     elif not hasattr(owners, "dtype"):

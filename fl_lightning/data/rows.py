@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import keystr, tree_leaves_with_path, tree_map
+from torch.utils._pytree import keystr, tree_leaves, tree_leaves_with_path, tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from fl_lightning.errors import UserError, first_sentence, nearest
@@ -53,6 +53,7 @@ def raw_rows(
             samples = [given[k] for k in range(len(given))]
             if not samples:
                 raise UserError(f"{name} has no rows: give at least one")
+            _warn_of_random_samples(given, name, collate)
             given = _tuples(collate(samples))
         except (RuntimeError, TypeError, LookupError) as error:
             raise UserError(
@@ -62,6 +63,20 @@ def raw_rows(
     if isinstance(given, Mapping):
         return dict(given)
     return tuple(given) if isinstance(given, list) else given
+
+
+def _warn_of_random_samples(given: Any, name: str, collate: Callable[[list[Any]], Any]) -> None:
+    """Warn if the first samples differ when they are read again, as random transforms let them."""
+    first = range(min(16, len(given)))
+    once, again = (tree_leaves(collate([given[k] for k in first])) for _ in range(2))
+    pairs = zip(once, again, strict=False)
+    if any(isinstance(a, Tensor) and not a.equal(b) for a, b in pairs):
+        warnings.warn(
+            f"the samples of {name} differ when they are read again, but they are read once, so "
+            "random transforms are drawn once: draw them in the training step, or of images by "
+            "augment=CropFlip()",
+            stacklevel=4,
+        )
 
 
 def is_hub(given: Any, name: str) -> bool:

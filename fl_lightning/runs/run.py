@@ -80,8 +80,9 @@ class Run:
         return f"Run({str(self.path)!r}: {self.config['algorithm']}, round {self.rounds})"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the scores by round, the first rounds left out."""
-        shown = self.metrics[[tag for tag in self.scores if tag in self.metrics]].tail()
+        """What a notebook shows: the scores by round, else the loss; the first rounds left out."""
+        tags = [tag for tag in self.scores if tag in self.metrics] or ["train/loss"]
+        shown = self.metrics.filter(tags).tail()
         return f"<p>{escape(repr(self))}</p>{shown.to_html()}"
 
     @property

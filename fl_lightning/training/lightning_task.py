@@ -118,6 +118,12 @@ class LightningTask(Task):
             y, classes = data.divided(rows)[1], self._classes(data)
         except UserError:  # no target is named: only methods that look at labels need it
             y = torch.zeros(len(tree_leaves(rows)[0]))
+        image = isinstance(y, Tensor) and y.dtype == torch.uint8 and y.ndim == 4
+        if image and y is not tree_leaves(rows)[0]:
+            raise UserError(
+                f"the target of {part} has the type of images, uint8 {tuple(y.shape)}, which reach "
+                "the model from 0 to 1: give int64 for classes, or floating numbers"
+            )
         return DeviceDataset((rows,), y, classes, **owners(data, part))
 
     def evaluation(self, data: DeviceDataset, part: str, every: int) -> Evaluation:

@@ -266,7 +266,7 @@ class FederatedTrainer:
         """
         if not per_client:
             return self._scores(module, data, "test")[0]
-        if data is None or "test" not in data.parts:
+        if not isinstance(data, FederatedData) or "test" not in data.parts:
             raise UserError(
                 "test rows have no owners: give FederatedData a fraction, such as test=0.2, for "
                 "scores of each client"
@@ -289,8 +289,8 @@ class FederatedTrainer:
         module = self._module if module is None else module
         if module is None:
             raise UserError("there is no module to score: give one, or call fit before")
-        if data is None:
-            raise UserError("there are no data to score on: give data=")
+        if not isinstance(data, FederatedData):
+            raise UserError(f"the data are a {type(data).__name__}: give data=FederatedData(...)")
         task = task_of(module, self.loss, self.metrics, self.options.batch_size, self._given)
         return task.scores_of_groups(self._fabric or self._launched(), data, part, groups)
 

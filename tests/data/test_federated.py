@@ -36,6 +36,13 @@ class Samples(Dataset[Any]):
         return self.sample(k)
 
 
+def test_random_samples_are_warned_of_since_they_are_drawn_once():
+    noisy = Samples(lambda k: (X[k] + torch.rand(5), 0))
+    with pytest.warns(UserWarning, match="the samples of test differ"):
+        data = FederatedData(Samples(lambda k: (X[k], 0)), noisy, clients=OWNERS)
+    assert data.train[0].equal(X)
+
+
 @pytest.mark.parametrize(
     "owners",
     [
@@ -201,6 +208,7 @@ NAN[[3, 5], 1] = torch.nan
         ({"x": X, "speaker": OWNERS}, {"clients": "speakr"}, "speaker"),
         ((X, Y), {"clients": "speaker"}, "speaker"),
         ((X, Y), {"clients": 10}, "10"),
+        ((X, Y), {"clients": dict.fromkeys(range(24), "a")}, "clients is {0: 'a'"),
         ((X, Y), {"clients": OWNERS[:7]}, "7"),
         ((X, Y), {"clients": OWNERS.view(12, 2)}, "12, 2"),
         ((X, Y), {"clients": ["a", None] * 12}, "12 of 24"),

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 import torch
 from lightning import LightningDataModule
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    SubsetRandomSampler,
+    TensorDataset,
+    random_split,
+)
 
 from fl_lightning import FederatedData, Partition, UserError, partitions
 
@@ -247,6 +253,41 @@ def test_loaders_of_data_sets_make_a_data_module():
     assert data.validation is None
 
 
+class SplitDigits(LightningDataModule):
+    """Its rows are split anew in each stage, by torch and by NumPy."""
+
+    def setup(self, stage: str) -> None:
+        mine, self.held = random_split(torch.arange(40).split(1), [0.5, 0.5])
+        order = np.random.permutation(len(mine))  # noqa: NPY002
+        self.train, self.tuned = (TensorDataset(torch.cat([*mine])[k]) for k in np.split(order, 2))
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.train)
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(self.tuned)
+
+    def test_dataloader(self) -> Any:
+        return DataLoader(TensorDataset(torch.cat([*self.held])))
+
+
+def test_a_split_in_setup_is_the_same_in_each_stage():
+    data = FederatedData.from_datamodule(SplitDigits(), clients=[0, 1] * 5)
+    parts = [rows[0] for rows in (data.train, data.validation, data.test)]
+    assert torch.cat(parts).unique().tolist() == [*range(40)]
+
+
+def test_a_list_of_samples_behind_a_loader_is_a_data_set():
+    class Listed(LightningDataModule):
+        def train_dataloader(self) -> Any:
+            return DataLoader([{"x": torch.full((2,), k), "y": k} for k in range(4)])
+
+    data = FederatedData.from_datamodule(Listed(), clients=[0, 1, 1, 0])
+    assert isinstance(data.train, dict)
+    assert data.train["x"].shape == (4, 2)
+    assert data.train["y"].tolist() == [0, 1, 2, 3]
+
+
 class Endless(IterableDataset[Any]):
     def __iter__(self) -> Any:
         return iter(())
@@ -255,6 +296,16 @@ class Endless(IterableDataset[Any]):
 class Streamed(Digits):
     def train_dataloader(self) -> Any:
         return DataLoader(Endless())
+
+
+class Normalized(Digits):
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return {**batch, "x": batch["x"] / 255}
+
+
+class Sampled(Digits):
+    def val_dataloader(self) -> Any:
+        return DataLoader(self.data, sampler=SubsetRandomSampler([0, 1]))
 
 
 class Doubled(Digits):
@@ -268,6 +319,8 @@ class Doubled(Digits):
         (Digits(), {}, "Digits does not say who owns its rows"),
         (LightningDataModule(), {"clients": [0]}, "train_dataloader"),
         (Streamed(), {"clients": [0]}, "IterableDataset"),
+        (Normalized(), {"clients": "writer"}, "on_after_batch_transfer"),
+        (Sampled(), {"clients": [0] * 8}, "val_dataloader has a SubsetRandomSampler"),
         (Doubled(), {"clients": "writer"}, "val_dataloader"),
     ],
 )

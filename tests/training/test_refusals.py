@@ -82,6 +82,8 @@ def logs_loss(self: Any, batch: Any) -> None:
     self.log("loss", self(batch["x"]).sum())
 
 
+IMAGES = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+
 CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "sparse gradients": (
         lambda: trainer().fit(
@@ -98,6 +100,12 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
             module(test_step=Lit.validation_step), data(test=0.2, validation=0.2)
         ),
         ("in test_step and in validation_step",),
+    ),
+    "a mask that would be scaled": (
+        lambda: trainer().fit(
+            Lit(), fl.FederatedData((IMAGES, IMAGES[:, :1].clone()), clients=[0, 1])
+        ),
+        ("uint8 (2, 1, 4, 4)", "int64"),
     ),
     "no data": (lambda: trainer().fit(Lit()), ("FederatedData",)),
     "a tuple": (lambda: trainer().fit(Lit(), (X, Y)), ("tuple", "FederatedData")),
@@ -229,6 +237,11 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "no history": (lambda: trainer().history, ("before fit",)),
     "nothing to score": (lambda: trainer().validate(data=data()), ("fit",)),
     "nothing to score on": (lambda: trainer().validate(Lit()), ("data=",)),
+    "a tuple to score": (lambda: trainer().test(Lit(), (X, Y)), ("tuple", "FederatedData")),
+    "a tuple of each client": (
+        lambda: trainer().test(Lit(), (X, Y), per_client=True),
+        ("owners", "FederatedData"),
+    ),
     "no part": (lambda: trainer().test(Lit(), data()), ("test=0.2",)),
     "no owners": (
         lambda: trainer().test(Lit(), data(test=rows(9)), per_client=True),

@@ -267,6 +267,11 @@ def test_a_run_gives_its_weights_to_a_module() -> None:
         run.model()
 
 
+def test_a_run_that_is_scored_on_nothing_displays_its_loss() -> None:
+    run = trainer(rounds=1).fit(Lit(), data())
+    assert "<th>train/loss</th>" in run._repr_html_()
+
+
 def test_runs_of_lightning_modules_are_compared_by_what_they_log(capsys: Any) -> None:
     paths = [trainer(a).fit(Lit(), data(validation=rows(9))).path for a in ("fedavg", "fedprox")]
     capsys.readouterr()
