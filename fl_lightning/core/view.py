@@ -149,9 +149,8 @@ class View:
                 "or v.normal in start, gradient, send or report; in `update` by torch.randn_like"
             )
         key = vars(self)[KEY] = next_key(vars(self)[KEY])
-        numbers = (uniform_bits(key, like.numel()) >> 7) / 2**24  # so many bits fit a float32
-        below_one = 1 - torch.finfo(like.dtype).eps / 2  # else bfloat16 would round up to 1
-        return numbers.to(like).clamp(max=below_one).view_as(like)
+        bits = uniform_bits(key, like.numel()) >> 7  # so many fit a float32
+        return (bits.to(like) / 2**24).view_as(like)
 
     def normal(self, like: Tensor) -> Tensor:
         """Random numbers of a standard normal distribution: see `uniform`."""
