@@ -144,7 +144,7 @@ class StackedExecutor(Executor):
         matrix, buffers = client_facts["origin"].clone(), received
         rows = [nn.Parameter(row) for row in matrix]
         optimizer = local_step.algorithm.local(rows)
-        decay, total = weight_decay(optimizer), matrix.new_zeros(len(tasks), 1)
+        decay, total = weight_decay(optimizer), matrix.new_zeros(len(tasks), 0)
         table = list(zip_longest(*(v.lrs for v in tasks), fillvalue=0.0))
         lrs = to_device_async(torch.tensor(table, dtype=matrix.dtype), matrix.device)
         for step in range(len(table)):
@@ -170,7 +170,9 @@ class StackedExecutor(Executor):
                     g = unaliased(g, matrix, *kept)  # some optimizers change a gradient in place
                     step_rows(optimizer, [(rows[i], table[step][i]) for i in together], g)
                 states, buffers = of.put(states, moved), of.put(buffers, after)
-                total = total + of.put(observed.new_zeros(len(tasks), observed.shape[1]), observed)
+                if not total.numel():  # a loss may have more digits than the model
+                    total = observed.new_zeros(len(tasks), observed.shape[1])
+                total = of.put(total, of.take(total) + observed)
         steps = to_device_async(torch.tensor([len(v.lrs) for v in tasks]), total.device)
         return matrix, states, buffers, total / steps[:, None]
 
