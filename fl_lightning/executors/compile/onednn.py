@@ -2,7 +2,7 @@
 
 PyTorch's CPU builds multiply float32 matrices with MKL, whose code for AVX-512 is for Intel's
 processors only. On an EPYC with AVX-512 oneDNN is 2.3 times as fast at 512x512x512, and twice as
-fast at the thin products of small batches. On one with AVX2 alone MKL is 1.1 to 1.8 times as fast
+fast at the thin products of small batches. On one with AVX2 alone MKL is 1.1 to 1.9 times as fast
 at thin products. bf16 products are oneDNN's in any case.
 """
 
