@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from fl_lightning.core.randomness import derived_seed
 from fl_lightning.data.hub import class_names, hub_columns, module_rows, read_hub
 from fl_lightning.data.owners import owners_in, partition_of
-from fl_lightning.data.partition import Partition, spread
+from fl_lightning.data.partition import Partition, smallest_median_largest
 from fl_lightning.data.rows import Rows, at, check_alike, checked_rows, raw_rows, tensors
 from fl_lightning.data.tables import read_table, standardize_columns
 from fl_lightning.data.targets import check_classes, divided, labels_of
@@ -159,7 +159,7 @@ class FederatedData:
             if rows is not None:
                 owned = "" if part in self.parts else " without owners"
                 parts.append(f"{part} {len(tree_leaves(rows)[0]):,}{owned}")
-        sizes = " / ".join(spread(self.partition.sizes))
+        sizes = " / ".join(smallest_median_largest(self.partition.sizes))
         clients = f"{self.num_clients:,} clients of {sizes} (min / median / max)"
         return f"FederatedData({', '.join(parts)}; {clients})"
 

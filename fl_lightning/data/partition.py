@@ -137,7 +137,7 @@ class Partition:
             y: (n,) int64 labels of the data set.
             classes: The names of the classes.
         """
-        smallest, median, largest = spread(self.sizes)
+        smallest, median, largest = smallest_median_largest(self.sizes)
         heading = (
             f"{len(self):,} clients, {len(self.indices):,} samples; partition {self.digest}\n"
             f"a client has {smallest} to {largest} samples (median {median})"
@@ -193,7 +193,7 @@ class Partition:
         return partition
 
 
-def spread(sizes: Tensor) -> list[str]:
-    """The smallest, the median and the largest of some sizes, (clients,), as text."""
+def smallest_median_largest(sizes: Tensor) -> list[str]:
+    """Of sizes, (clients,), as text."""
     held = sizes.numpy()
     return [f"{n:,.1f}".removesuffix(".0") for n in (held.min(), np.median(held), held.max())]

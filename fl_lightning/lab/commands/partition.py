@@ -24,7 +24,7 @@ from fl_lightning.callbacks.tensorboard import MOST_SHOWN, draw_heat_map
 from fl_lightning.cli.arguments import ArgumentParser, check_figures
 from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.cli.recipes import experiment_of
-from fl_lightning.data.partition import spread
+from fl_lightning.data.partition import smallest_median_largest
 from fl_lightning.files import atomic
 from fl_lightning.lab.displayed import Figure
 from fl_lightning.lab.report.table import Table
@@ -74,7 +74,7 @@ class Scheme:
     def row(self) -> dict[str, str]:
         """The cells of its row by heading."""
         sizes, held, distances = self.measures
-        smallest, median, largest = spread(sizes)
+        smallest, median, largest = smallest_median_largest(sizes)
         cells = {
             "partition": self.label,
             "clients": f"{len(sizes):,}",
