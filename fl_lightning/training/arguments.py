@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any, get_type_hints
 
 from lightning import LightningDataModule
@@ -139,7 +139,11 @@ def _chosen(
     for option in options:
         if option not in defaults:
             raise UserError(f"{name} has no option {option!r}{nearest(option, defaults)}")
-    return Chosen(name, known[name], defaults | {o: read(value) for o, value in options.items()})
+    values = defaults | {option: read(value) for option, value in options.items()}
+    if missing := [option for option, value in values.items() if value is Parameter.empty]:
+        example = {"name": name, **dict.fromkeys(missing, "...")}
+        raise UserError(f"{kind} {name} needs {', '.join(missing)}: give {{{kind!r}: {example}}}")
+    return Chosen(name, known[name], values)
 
 
 def read_data(data: FederatedData | None, datamodule: Any, clients: Any) -> FederatedData:

@@ -131,6 +131,10 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "of algorithm": (lambda: trainer({"name": "fedprox", "nu": 1}), ("mu",)),
     "modifier": (lambda: trainer({"name": "scaffold", "perturb": "lesm"}), ("lesam",)),
     "nameless": (lambda: trainer({"name": "scaffold", "perturb": {"rho": 1}}), ("perturb", "rho")),
+    "no word": (
+        lambda: trainer({"name": "fedcm", "personal": "word"}),
+        ("personal", "'word'", "..."),
+    ),
     "coefficient": (
         lambda: trainer({"name": "fedprox", "mu": -1}).fit(Lit(), data()),
         ("mu of fedprox",),
