@@ -14,6 +14,7 @@ from executors import (
     TRACED,
     Branching,
     Noisy,
+    Normalized,
     assert_agree,
     ragged_clients,
 )
@@ -79,6 +80,15 @@ def test_executors_agree_under_adamw(name: str, executor: Any) -> None:
     one_by_one, other = (
         trained(algorithm, module=classifier(norm=False), **options)
         for options in ({}, {"executor": executor})
+    )
+    assert_agree(one_by_one, other)
+
+
+@pytest.mark.parametrize("executor", [NARROW, WIDE], ids=["1", "8"])
+def test_executors_agree_under_an_optimizer_that_looks_at_all_that_it_has(executor: Any) -> None:
+    algorithm, module = Algorithm(local=Normalized), partial(classifier, norm=False)
+    one_by_one, other = (
+        trained(algorithm, module=module(), **options) for options in ({}, {"executor": executor})
     )
     assert_agree(one_by_one, other)
 
