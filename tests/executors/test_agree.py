@@ -240,6 +240,23 @@ def test_executors_agree_on_a_loss_of_more_digits_than_the_model() -> None:
     assert_agree(other, run, 1e-6)
 
 
+def test_executors_agree_on_a_loss_of_pairs_in_a_batch_of_one_sample() -> None:
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        return (out[1:] - out[:-1]).square().mean() if len(out) > 1 else torch.zeros(()).double()
+
+    run, other = (
+        trained(
+            Algorithm(),
+            module=classifier(norm=False),
+            clients=classification((6, 7, 11, 5, 4, 9)),
+            loss=loss,
+            executor=executor,
+        )
+        for executor in EAGER.values()
+    )
+    assert_agree(run, other)
+
+
 @pytest.mark.parametrize("model", [Branching, Noisy])
 def test_a_model_that_cannot_be_stacked_is_referred_to_the_sequential_executor(
     model: type[nn.Module],
