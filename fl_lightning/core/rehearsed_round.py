@@ -91,7 +91,8 @@ class RehearsedRound:
         origin, states = rehearsed.start(facts["anchor"], facts, kept, server)
         facts, w = {**facts, "origin": origin}, origin.clone()
         oracle = BatchOracle(self._evaluate)
-        direction, states = rehearsed.gradient(oracle, w, facts, states, server)
+        with torch.no_grad():  # as in a local step
+            direction, states = rehearsed.gradient(oracle, w, facts, states, server)
         after = rehearsed.send(-direction, w - direction, facts, states, server)
         return origin, direction, *after[:2]
 
@@ -121,8 +122,11 @@ class RehearsedRound:
             def value(w: Tensor, loss: Loss = loss) -> Tensor:
                 return loss(_DummyPass(self, w, request.layers))  # type: ignore[arg-type]
 
+            last = loss is request.losses[-1]  # the one that is differentiated
+            at = w if self.parallel else w.detach().requires_grad_(last)
             try:
-                (grad(value) if self.parallel else value)(w)
+                with torch.enable_grad():
+                    (grad(value) if self.parallel else value)(at)
             except (TermError, ModelError):
                 raise
             except Exception:  # it needs the model
@@ -184,14 +188,14 @@ class _DummyPass:
     """A forward pass of two samples with random logits; activations are the logits too."""
 
     def __init__(self, round: RehearsedRound, w: Tensor, layers: tuple[str, ...]):
-        self.calls, self.out = round.calls, round.logits + 0 * w.sum()
-        self.x, self.y, self.loss = self.out, self.out.argmin(1), self.out.new_ones(())
+        self.round, self.layers, self.out = round, layers, round.logits + 0 * w.sum()
+        self.x, self.y, self.loss = self.out, self.out.argmin(1), 1 + 0 * w.sum()
         self.activations = Activations(layers)
         self.activations.update(dict.fromkeys(layers, (self.out, self.out)))
 
     def at(self, w: Tensor) -> "_DummyPass":
-        self.calls["forward passes"] += 1
-        return self
+        self.round.calls["forward passes"] += 1
+        return _DummyPass(self.round, w.detach(), self.layers)
 
     def with_head_offset(self, e: Tensor, detached: bool = False) -> "_DummyPass":
         return self

@@ -79,6 +79,10 @@ MISTAKES: dict[str, dict[str, tuple[Callable[..., Any], str]]] = {
             lambda self, oracle, w, v: oracle(w[:1]),
             "vector like the model",
         ),
+        "differentiates by autograd": (
+            lambda self, oracle, w, v: torch.autograd.grad((w + oracle(w)).sum(), w)[0],
+            r"torch\.func\.grad",
+        ),
         "reads the learning rate": (in_gradient(lambda g, v: v.lr * g), MEAN_RATE),
     },
     "start": {
