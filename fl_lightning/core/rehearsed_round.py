@@ -70,7 +70,8 @@ class RehearsedRound:
         other, _ = rehearsed.update(self.progress + self.noise, self.messages, common, self.server)
         self.server_uses_progress = not delta.equal(other)
         self.moved = {name: by.numel() for name, by in moves.items()}
-        rehearsed.personal(w, common, *states)  # only a mistake would show
+        undrawn = [{name: s for name, s in kept.items() if name != KEY} for kept in self.kept]
+        rehearsed.personal(w, common, undrawn, self.server)  # only a mistake would show
         numbers = [origin, direction, delta, *tree_leaves(self.messages)]
         self.finite = all(bool(t.isfinite().all()) for t in numbers)
 
