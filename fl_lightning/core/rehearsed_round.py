@@ -63,6 +63,11 @@ class RehearsedRound:
         elsewhere, _ = rehearsed.start(w + 1, facts | {"anchor": w + 1}, *states)
         played = self.visit(facts, *states, self.coefficients)
         origin, direction, (self.progress, _, bits), self.messages = played
+        if bits < 0:
+            raise TermError(
+                f"the terms send {bits:,.0f} bits, as one counts what another has saved: declare "
+                "roles = frozenset({'round'}) where `send` rounds, 'select' where it leaves out"
+            )
         self.sent_numbers = round(bits.item() / (8 * w.element_size()))
         self.starts_elsewhere = origin is not w
         self.depends_on_model = int((origin != elsewhere).sum())
