@@ -11,6 +11,7 @@ from fl_lightning.cli.arguments import ArgumentParser
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.rehearsal import rehearse
 from fl_lightning.core.vector import Layout
+from fl_lightning.errors import UserError
 from fl_lightning.models import mlp
 
 LEGEND = """
@@ -59,7 +60,11 @@ def costs_in_models(algorithm: Algorithm) -> tuple[list[tuple[str, list[str]]], 
     if any(term.needs_lora or term.keeps == "lora_B" for term in algorithm.terms):
         network = nn.ModuleDict({name: nn.Linear(100, 100) for name in ("lora_A", "lora_B")})
     layout = Layout(network)
-    c = rehearse(algorithm, layout, layout.read(network)).cost
+    try:
+        c = rehearse(algorithm, layout, layout.read(network)).cost
+    except UserError as error:
+        error.add_note("with the perceptron whose costs are shown")
+        raise
     body = [] if algorithm.trains is None else [str(algorithm.trains)]
     received = [name for name in c.receives if name != "model"]
     numbers = c.uplink, c.downlink, c.client_state

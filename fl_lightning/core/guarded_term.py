@@ -188,7 +188,13 @@ def _strict(oracle: Oracle, view: StrictView) -> Oracle:
                 value: Any = loss(b)
         finally:
             vars(view)["_in_loss"] = False
-        return one_number(value, f"{view._where}'s loss", TermError)
+        number = one_number(value, f"{view._where}'s loss", TermError)
+        if b.out.requires_grad and not (number.requires_grad or is_stacked()):
+            raise TermError(
+                f"{view._where}'s loss has no gradient: compute it of b.out or b.activations, "
+                "without detach, item() and no_grad; a constant is 0 * b.out.sum()"
+            )
+        return number
 
     def evaluate(w: Tensor, request: Request) -> Tensor:
         if view._in_loss:
@@ -218,6 +224,11 @@ def _blame(where: str, given: Sequence[Any] = ()) -> Iterator[None]:
     except TermError:
         raise
     except Exception as error:
+        if "does not require grad" in str(error):
+            raise TermError(
+                f"{where} asks autograd for a gradient, which records nothing there: take it by "
+                "the oracle or torch.func.grad"
+            ) from error
         fix = next((fix for said, fix in IN_PARALLEL.items() if said in str(error)), None)
         if fix and is_stacked() and isinstance(error, RuntimeError):
             raise TermError(

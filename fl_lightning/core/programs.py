@@ -32,7 +32,9 @@ def program_of(algorithm: Algorithm) -> Mapping[str, str]:
     """
     optimizer = algorithm.local([nn.Parameter(torch.zeros(1))])
     shared = {f"term {i + 1}": _class_text(type(term)) for i, term in enumerate(algorithm.terms)}
-    shared["the local optimizer"] = type(optimizer).__name__
+    shared["the local optimizer"] = _class_text(type(optimizer))
+    for name in vars(optimizer).keys() - {"param_groups", "state", "defaults"}:
+        shared[f"{name} of the local optimizer"] = _text(vars(optimizer)[name])
     for _, name, value in _leaves(algorithm):
         shared[name] = "a number" if _is_number(value) else _text(value)
     for k, group in enumerate(optimizer.param_groups):

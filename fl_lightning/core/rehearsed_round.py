@@ -63,6 +63,11 @@ class RehearsedRound:
         elsewhere, _ = rehearsed.start(w + 1, facts | {"anchor": w + 1}, *states)
         played = self.visit(facts, *states, self.coefficients)
         origin, direction, (self.progress, _, bits), self.messages = played
+        if bits < 0:
+            raise TermError(
+                f"the terms send {bits:,.0f} bits, as one counts what another has saved: declare "
+                "roles = frozenset({'round'}) where `send` rounds, 'select' where it leaves out"
+            )
         self.sent_numbers = round(bits.item() / (8 * w.element_size()))
         self.starts_elsewhere = origin is not w
         self.depends_on_model = int((origin != elsewhere).sum())
@@ -70,7 +75,8 @@ class RehearsedRound:
         other, _ = rehearsed.update(self.progress + self.noise, self.messages, common, self.server)
         self.server_uses_progress = not delta.equal(other)
         self.moved = {name: by.numel() for name, by in moves.items()}
-        rehearsed.personal(w, common, *states)  # only a mistake would show
+        undrawn = [{name: s for name, s in kept.items() if name != KEY} for kept in self.kept]
+        rehearsed.personal(w, common, undrawn, self.server)  # only a mistake would show
         numbers = [origin, direction, delta, *tree_leaves(self.messages)]
         self.finite = all(bool(t.isfinite().all()) for t in numbers)
 
@@ -91,7 +97,8 @@ class RehearsedRound:
         origin, states = rehearsed.start(facts["anchor"], facts, kept, server)
         facts, w = {**facts, "origin": origin}, origin.clone()
         oracle = BatchOracle(self._evaluate)
-        direction, states = rehearsed.gradient(oracle, w, facts, states, server)
+        with torch.no_grad():  # as in a local step
+            direction, states = rehearsed.gradient(oracle, w, facts, states, server)
         after = rehearsed.send(-direction, w - direction, facts, states, server)
         return origin, direction, *after[:2]
 
@@ -121,8 +128,11 @@ class RehearsedRound:
             def value(w: Tensor, loss: Loss = loss) -> Tensor:
                 return loss(_DummyPass(self, w, request.layers))  # type: ignore[arg-type]
 
+            last = loss is request.losses[-1]  # the one that is differentiated
+            at = w if self.parallel else w.detach().requires_grad_(last)
             try:
-                (grad(value) if self.parallel else value)(w)
+                with torch.enable_grad():
+                    (grad(value) if self.parallel else value)(at)
             except (TermError, ModelError):
                 raise
             except Exception:  # it needs the model
@@ -184,14 +194,14 @@ class _DummyPass:
     """A forward pass of two samples with random logits; activations are the logits too."""
 
     def __init__(self, round: RehearsedRound, w: Tensor, layers: tuple[str, ...]):
-        self.calls, self.out = round.calls, round.logits + 0 * w.sum()
-        self.x, self.y, self.loss = self.out, self.out.argmin(1), self.out.new_ones(())
+        self.round, self.layers, self.out = round, layers, round.logits + 0 * w.sum()
+        self.x, self.y, self.loss = self.out, self.out.argmin(1), 1 + 0 * w.sum()
         self.activations = Activations(layers)
         self.activations.update(dict.fromkeys(layers, (self.out, self.out)))
 
     def at(self, w: Tensor) -> "_DummyPass":
-        self.calls["forward passes"] += 1
-        return self
+        self.round.calls["forward passes"] += 1
+        return _DummyPass(self.round, w.detach(), self.layers)
 
     def with_head_offset(self, e: Tensor, detached: bool = False) -> "_DummyPass":
         return self

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fl_lightning.core.lora import lora_layers
-from fl_lightning.errors import UserError
+from fl_lightning.errors import UserError, nearest
 
 Part = str | Callable[[str, "Layout"], bool]
 """Some parameters: "head", "body", "norm", a word in their names, or a function of name and layout.
@@ -129,21 +129,32 @@ class Layout:
             return (part == "head") == name.startswith(f"{self.head}." if self.head else "")
         return part in name
 
+    def of(self, part: Part) -> list[bool]:
+        """Whether each parameter belongs to a part.
+
+        Raises:
+            UserError: If the part is a word, and no name has it.
+        """
+        own = [self.has(part, name) for name in self.names]
+        if isinstance(part, str) and part not in ("head", "body", "norm") and not any(own):
+            raise UserError(
+                f"no trained parameter has {part!r} in its name{nearest(part, self.names)}"
+            )
+        return own
+
     def mask(self, part: Part, like: Tensor) -> Tensor:
-        """A vector of ones for a part, zeros elsewhere."""
-        sizes = zip(self.names, self.sizes, strict=True)
-        return torch.cat(
-            [like.new_full((size,), float(self.has(part, name))) for name, size in sizes]
-        )
+        """A vector of ones for a part (see `of`), zeros elsewhere."""
+        sizes = zip(self.of(part), self.sizes, strict=True)
+        return torch.cat([like.new_full((size,), float(own)) for own, size in sizes])
 
     def take(self, part: Part, w: Tensor) -> Tensor:
-        """The places of a part in a vector, one after another."""
-        chosen = [x for name, x in self.named(w).items() if self.has(part, name)]
-        return self.flatten([w.new_zeros(0), *chosen])
+        """The places of a part (see `of`) in a vector, one after another."""
+        both = zip(w.split(self.sizes), self.of(part), strict=True)
+        return self.flatten([w.new_zeros(0), *(x for x, own in both if own)])
 
     def put(self, part: Part, w: Tensor, values: Tensor) -> Tensor:
-        """A vector with other values, as `take` gives them, in the places of a part."""
-        own = [self.has(part, name) for name in self.names]
+        """A vector with other values, as `take` gives them, in the places of a part (see `of`)."""
+        own = self.of(part)
         sizes = [size for size, chosen in zip(self.sizes, own, strict=True) if chosen]
         new, old = iter(values.split(sizes)), w.split(self.sizes)
         return torch.cat([next(new) if chosen else x for x, chosen in zip(old, own, strict=True)])

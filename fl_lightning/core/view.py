@@ -18,9 +18,10 @@ States = dict[str, Tensor]
 class View:
     """The facts that a term may read in one hook, and the states that it may assign there.
 
-    The term's states are further attributes, by their names. `update`, on the server, sees only
-    the facts marked (s). In compiled local steps all numbers are 0-dim tensors, `round` too: there
-    and elsewhere `(v.round < 3) * a + (v.round >= 3) * b` works, while `if v.round < 3` is refused.
+    The term's states are further attributes, by their names. `update`, on the server, and
+    `personal` see only the facts marked (s). In compiled local steps all numbers are 0-dim tensors,
+    `round` too: there and elsewhere `(v.round < 3) * a + (v.round >= 3) * b` works, while
+    `if v.round < 3` is refused.
     """
 
     anchor: Tensor

@@ -15,7 +15,7 @@ from fl_lightning.core.vector import copy
 from fl_lightning.executors.executor import Buffers, ClientTask
 from fl_lightning.executors.local_step import LocalStep, SharedArgs, weight_decay
 from fl_lightning.executors.stackable import refused_draws
-from fl_lightning.executors.stacked import stack, step_rows
+from fl_lightning.executors.stacked import optimizers_of, stack, step_rows
 
 Call = Callable[[], None]
 
@@ -97,7 +97,7 @@ class ReplayedStep:
         rates = torch.tensor([task.lrs for task in tasks], dtype=w.dtype).T.contiguous()
         self._rates = to_device_async(rates, w.device)
         self._rows = [nn.Parameter(row) for row in self._kept[0]]
-        self._optimizer = self._algorithm.local(self._rows)
+        self._optimizers = optimizers_of(self._algorithm.local, self._rows)
         if self.stream:
             self.stream.wait_stream(torch.cuda.current_stream())
 
@@ -110,8 +110,8 @@ class ReplayedStep:
             self._step_on(batches, self._tasks[0].batches.sizes[k])()
             if not self._descends:
                 rates = [task.lrs[k] for task in self._tasks]
-                rows = [*zip(self._rows, rates, strict=True)]
-                step_rows(self._optimizer, rows, self._moved.clone())  # which it may keep or change
+                rows = [*zip(self._rows, self._optimizers, rates, strict=True)]
+                step_rows(rows, self._moved.clone())  # which it may keep or change
 
     @torch.no_grad()
     def end(self) -> tuple[Tensor, list[States], Buffers, Tensor]:

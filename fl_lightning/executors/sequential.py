@@ -108,6 +108,8 @@ class SequentialExecutor(Executor):
 
     def _gradient(self, value: Tensor) -> Tensor:
         weights, casts, one = self.parameters, self.casts, self.one.to(value)
+        if not value.requires_grad:  # a loss of pairs, of a batch without one
+            return torch.zeros_like(self.w)
         if not casts:
             of_weights = torch.autograd.grad(value, weights, one, materialize_grads=True)
             return self.layout.flatten(of_weights)

@@ -10,7 +10,7 @@ from torch.func import vmap
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from fl_lightning.core.algorithm import Algorithm, Sent
+from fl_lightning.core.algorithm import Algorithm, LocalFactory, Sent
 from fl_lightning.core.device import to_device_async
 from fl_lightning.core.network import unaliased
 from fl_lightning.core.randomness import seeded_rng
@@ -28,10 +28,10 @@ K = TypeVar("K")
 class StackedExecutor(Executor):
     """Trains up to `width` clients as one program under `vmap`.
 
-    Each client is a row of a (clients, d) matrix and a Parameter of one local optimizer.
-    `torch.optim` skips rows without a gradient, so clients may differ in length and learning rate.
-    At each step, clients with equal batch size run together, so losses stay plain means and
-    BatchNorm stays exact.
+    Each client is a row of a (clients, d) matrix and a Parameter of a local optimizer (see
+    `optimizers_of`), which skips rows without a gradient, so clients may differ in length and
+    learning rate. At each step, clients with equal batch size run together, so losses stay plain
+    means and BatchNorm stays exact.
 
     Args:
         width: The number of clients that train in parallel.
@@ -143,8 +143,8 @@ class StackedExecutor(Executor):
     ) -> tuple[Tensor, list[States], Buffers, Tensor]:
         matrix, buffers = client_facts["origin"].clone(), received
         rows = [nn.Parameter(row) for row in matrix]
-        optimizer = local_step.algorithm.local(rows)
-        decay, total = weight_decay(optimizer), matrix.new_zeros(len(tasks), 0)
+        optimizers = optimizers_of(local_step.algorithm.local, rows)
+        decay, total = weight_decay(optimizers[0]), matrix.new_zeros(len(tasks), 0)
         table = list(zip_longest(*(v.lrs for v in tasks), fillvalue=0.0))
         lrs = to_device_async(torch.tensor(table, dtype=matrix.dtype), matrix.device)
         for step in range(len(table)):
@@ -168,7 +168,8 @@ class StackedExecutor(Executor):
                     moved = [{k: unaliased(s, matrix) for k, s in term.items()} for term in moved]
                     kept = (state for term in moved for state in term.values())
                     g = unaliased(g, matrix, *kept)  # some optimizers change a gradient in place
-                    step_rows(optimizer, [(rows[i], table[step][i]) for i in together], g)
+                    stepped = [(rows[i], optimizers[i], table[step][i]) for i in together]
+                    step_rows(stepped, g)
                 states, buffers = of.put(states, moved), of.put(buffers, after)
                 if not total.numel():  # a loss may have more digits than the model
                     total = observed.new_zeros(len(tasks), observed.shape[1])
@@ -177,17 +178,27 @@ class StackedExecutor(Executor):
         return matrix, states, buffers, total / steps[:, None]
 
 
-def step_rows(
-    optimizer: Optimizer, rows: Sequence[tuple[nn.Parameter, float]], directions: Tensor
-) -> None:
-    """Step rows, each with its learning rate; together where these are equal."""
-    for lr in dict.fromkeys(lr for _, lr in rows):
-        for (row, own), g in zip(rows, directions, strict=True):
-            row.grad = g if own == lr else None
+def optimizers_of(local: LocalFactory, rows: Sequence[nn.Parameter]) -> list[Optimizer]:
+    """The optimizer of each row: one for all if it is torch's, which step each Parameter alone.
+
+    Another one may look at all that it has, as by a norm, or count its steps.
+    """
+    one = local(rows)
+    if type(one).__module__.startswith("torch.optim."):
+        return [one] * len(rows)
+    return [local([row]) for row in rows]
+
+
+def step_rows(rows: Sequence[tuple[nn.Parameter, Optimizer, float]], directions: Tensor) -> None:
+    """Step rows, each with its optimizer and learning rate; together where these are equal."""
+    for optimizer, lr in dict.fromkeys((of, lr) for _, of, lr in rows):
+        for (row, *own), g in zip(rows, directions, strict=True):
+            row.grad = g if own == [optimizer, lr] else None
         for group in optimizer.param_groups:
             group["lr"] = lr
         optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
+    for row, *_ in rows:
+        row.grad = None
 
 
 class _Rows:

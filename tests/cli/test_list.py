@@ -43,9 +43,18 @@ def wrong():
     return Algorithm(Wrong())
 
 
+def of_lstm():
+    return Algorithm(OfLSTM())
+
+
 class Wrong(SAM):
     def gradient(self, oracle, w, v):
         return v.nothing
+
+
+class OfLSTM(SAM):
+    def gradient(self, oracle, w, v):
+        return oracle(w) * v.layout.mask("lstm", w)
 """
 
 
@@ -91,6 +100,8 @@ def test_an_own_algorithm_is_shown_like_those_of_the_package(tmp_path, capsys, s
     assert "has no default for rho" in sentence(show, [f"{file}:bare"])
     assert "must return an Algorithm, but returned None" in sentence(show, [f"{file}:forgotten"])
     assert "Wrong.gradient reads v.nothing" in sentence(show, [f"{file}:wrong"])
+    assert "'lstm' in its name; " in (said := sentence(show, [f"{file}:of_lstm"]))
+    assert "perceptron" in said
 
 
 def test_only_what_can_be_written_on_a_command_line_is_shown_as_an_option(tmp_path, capsys):

@@ -241,6 +241,22 @@ def test_a_mistake_in_a_loss_is_one_sentence_that_names_the_term(mistake):
 
 
 @pytest.mark.parametrize(
+    "value",
+    [
+        lambda b, v: b.loss.detach(),
+        lambda b, v: b.out.new_ones(()),
+        lambda b, v: b.at(v.anchor).loss,
+    ],
+)
+@on_eager_executors
+def test_a_loss_without_a_gradient_is_refused_unless_another_is_added(value, executor):
+    said = r"Asking\.gradient's loss has no gradient"
+    with pytest.raises(TermError, match=said):
+        federation(Algorithm(adding(value)), executor=executor)
+    federation(Algorithm(Distill(), adding(value)), executor=executor)
+
+
+@pytest.mark.parametrize(
     "ask", [lambda oracle, w: oracle(w).sum(), lambda oracle, w: oracle.loss(w)]
 )
 def test_a_loss_asks_no_oracle(ask):

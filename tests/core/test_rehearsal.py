@@ -49,7 +49,7 @@ def through_an_alias(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
 
 def mistaken(hook: str, code: Callable[..., Any]) -> Term:
     states = {"client": {"c_i": zeros}, "server": {"c": zeros}, "local": {"e": zeros}}
-    return term("Mistaken", **states, **{hook: code})
+    return term("Mistaken", **states, **{hook: code}, draws=True)
 
 
 MEAN_RATE = r"v\.lr.* v\.lr_sum / v\.steps is their mean"
@@ -79,6 +79,10 @@ MISTAKES: dict[str, dict[str, tuple[Callable[..., Any], str]]] = {
             lambda self, oracle, w, v: oracle(w[:1]),
             "vector like the model",
         ),
+        "differentiates by autograd": (
+            lambda self, oracle, w, v: torch.autograd.grad((w + oracle(w)).sum(), w)[0],
+            r"torch\.func\.grad",
+        ),
         "reads the learning rate": (in_gradient(lambda g, v: v.lr * g), MEAN_RATE),
     },
     "start": {
@@ -105,6 +109,7 @@ MISTAKES: dict[str, dict[str, tuple[Callable[..., Any], str]]] = {
     "personal": {
         "returns nothing": (lambda self, w, v: None, "vector like the model"),
         "reads where a client started": (lambda self, w, v: v.origin, "It can read"),
+        "draws": (lambda self, w, v: w + v.uniform(w), "start, gradient, send or report"),
     },
 }
 

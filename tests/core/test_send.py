@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fl_lightning import Algorithm, OfLayout, TermError, UserError, algorithms, zeros
 from fl_lightning.core.weighting import by_size
-from fl_lightning.terms import DynamicRegularizer, Personal
+from fl_lightning.terms import DynamicRegularizer, Personal, Quantize
 
 D = 6 * 8 + 8 + 8 + 8 + 8 * 3 + 3
 """Parameters of the classifier."""
@@ -89,6 +89,15 @@ def test_the_mean_is_by_the_weights_that_terms_assign() -> None:
     run = trained(hard(Algorithm(term(send=send))), **options)
     torch.testing.assert_close(run.w, expected.w, rtol=0, atol=1e-12)
     assert run.buffers["norm.running_mean"].allclose(expected.buffers["norm.running_mean"])
+
+
+def test_terms_that_save_the_same_bits_are_refused() -> None:
+    def send(self: Any, delta: Tensor, v: Any) -> Tensor:
+        v.bits = v.bits / 64
+        return delta.sign()
+
+    with pytest.raises(TermError, match=r"send -[\d,]+ bits, .* roles = frozenset"):
+        federation(Algorithm(term(send=send), Quantize(8)))
 
 
 @pytest.mark.parametrize("executor", [STACKED, partial(TRACED, compiled=5)])

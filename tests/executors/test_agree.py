@@ -14,6 +14,7 @@ from executors import (
     TRACED,
     Branching,
     Noisy,
+    Normalized,
     assert_agree,
     ragged_clients,
 )
@@ -79,6 +80,15 @@ def test_executors_agree_under_adamw(name: str, executor: Any) -> None:
     one_by_one, other = (
         trained(algorithm, module=classifier(norm=False), **options)
         for options in ({}, {"executor": executor})
+    )
+    assert_agree(one_by_one, other)
+
+
+@pytest.mark.parametrize("executor", [NARROW, WIDE], ids=["1", "8"])
+def test_executors_agree_under_an_optimizer_that_looks_at_all_that_it_has(executor: Any) -> None:
+    algorithm, module = Algorithm(local=Normalized), partial(classifier, norm=False)
+    one_by_one, other = (
+        trained(algorithm, module=module(), **options) for options in ({}, {"executor": executor})
     )
     assert_agree(one_by_one, other)
 
@@ -228,6 +238,23 @@ def test_executors_agree_on_a_loss_of_more_digits_than_the_model() -> None:
     (run, expected), (other, found) = map(fit, EAGER.values())
     assert found == pytest.approx(expected, abs=1e-6)
     assert_agree(other, run, 1e-6)
+
+
+def test_executors_agree_on_a_loss_of_pairs_in_a_batch_of_one_sample() -> None:
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        return (out[1:] - out[:-1]).square().mean() if len(out) > 1 else torch.zeros(()).double()
+
+    run, other = (
+        trained(
+            Algorithm(),
+            module=classifier(norm=False),
+            clients=classification((6, 7, 11, 5, 4, 9)),
+            loss=loss,
+            executor=executor,
+        )
+        for executor in EAGER.values()
+    )
+    assert_agree(run, other)
 
 
 @pytest.mark.parametrize("model", [Branching, Noisy])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from every_algorithm import DIFFERENT_GRADIENTS
-from executors import Noisy, Waiting, assert_agree
+from executors import Noisy, Normalized, Waiting, assert_agree
 from lightning.fabric import Fabric
 from problems import (
     EVERY_ALGORITHM,
@@ -128,9 +128,10 @@ def test_a_term_may_keep_the_weights_and_swap_states(local: Any, executor: Any) 
 
 
 @on_both_ways
-def test_any_other_optimizer_steps_after_each_replay(executor: Any) -> None:
-    adamw = algorithms.scaffold().with_outer_terms(local=partial(AdamW, lr=0.01))
-    assert_same_as_sequential(executor, adamw, module=partial(classifier, norm=False))
+@pytest.mark.parametrize("local", [partial(AdamW, lr=0.01), Normalized])
+def test_any_other_optimizer_steps_after_each_replay(local: Any, executor: Any) -> None:
+    other = algorithms.scaffold().with_outer_terms(local=local)
+    assert_same_as_sequential(executor, other, module=partial(classifier, norm=False))
 
 
 @on_both_ways

@@ -8,6 +8,7 @@ import torch
 from problems import EXECUTORS, STACKED, classification, classifier, distances
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim import Optimizer
 
 from fl_lightning import ClientData, SequentialExecutor, StackedExecutor, Term
 from fl_lightning.core.oracle import Oracle
@@ -46,6 +47,21 @@ class Waiting(Term):
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         g = oracle(w)
         return g if g.norm().item() > 0 else w
+
+
+class Normalized(Optimizer):
+    """Divides by the norm of all gradients that it has, and by the number of its steps."""
+
+    def __init__(self, params: Any, lr: float = 0.1):
+        super().__init__(params, {"lr": lr, "steps": 0})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            group["steps"] += 1
+            norm = torch.stack([p.grad.norm() for p in group["params"]]).norm()
+            for p in group["params"]:
+                p.sub_(group["lr"] / group["steps"] * p.grad / norm)
 
 
 def assert_agree(run: Any, other: Any, tolerance: float = TOLERANCE) -> None:

@@ -10,7 +10,7 @@ from problems import close, vec
 from torch import nn
 from torch.optim import SGD
 
-from fl_lightning import Algorithm
+from fl_lightning import Algorithm, UserError
 from fl_lightning.core.vector import Layout
 from fl_lightning.terms import (
     CenteredGradientVariate,
@@ -38,6 +38,14 @@ def test_layer_wise_rules_map_and_mask_the_vector_parameter_by_parameter() -> No
     close(layout.map(torch.add, w, w), 6, 8, 10, -4)
     close(layout.mask("1", like=w), 0, 0, 0, 1)
     close(layout.mask("0.bias", like=w), 0, 0, 1, 0)
+
+
+@pytest.mark.parametrize("ask", [Layout.mask, Layout.take, partial(Layout.put, values=vec())])
+def test_a_word_that_no_parameter_has_is_refused(ask) -> None:
+    layout, w = Layout(nn.Linear(2, 1, bias=False).double()), vec(1, 2)
+    with pytest.raises(UserError, match="'wieght' in its name; did you mean weight"):
+        ask(layout, "wieght", w)
+    assert not layout.mask("norm", w).any()  # a kind of layer that the model lacks
 
 
 def test_the_head_is_not_whatever_begins_with_its_name() -> None:

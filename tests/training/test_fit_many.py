@@ -169,6 +169,25 @@ class Weighted(fl.Term):
     weights: Tensor
 
 
+class Scaled(SGD):
+    """Keeps an option as an attribute."""
+
+    def __init__(self, params: Any, lr: float, scale: float):
+        super().__init__(params, lr=lr)
+        self.scale = scale
+
+
+def scaling(scale: float) -> Any:
+    return fl.Algorithm(local=lambda params, lr: Scaled(params, lr, scale))
+
+
+def stepping() -> Any:
+    class Step(SGD):
+        pass
+
+    return fl.Algorithm(local=lambda params, lr: Step(params, lr))
+
+
 @pytest.mark.parametrize(
     ("runs", "words"),
     {
@@ -183,6 +202,14 @@ class Weighted(fl.Term):
         "attributes": (
             [{"algorithm": fl.Algorithm(Plain(mu))} for mu in (0.1, 0.5)],
             ["Plain.mu of term 1", "0.1", "0.5"],
+        ),
+        "attributes of an optimizer": (
+            [{"algorithm": scaling(scale), "lr": 0.1} for scale in (0.1, 0.5)],
+            ["scale of the local optimizer", "0.1", "0.5"],
+        ),
+        "optimizers of one name": (
+            [{"algorithm": stepping(), "lr": 0.1} for _ in range(2)],
+            ["the local optimizer is", "Step at"],
         ),
         "steps": ([{}, {"batch_size": 4}], ["batch_size 5 and 4"]),
         "methods": ([{}, {"algorithm": "fedprox"}], ["algorithm fedavg and fedprox"]),
