@@ -132,14 +132,14 @@ class GradientTransform(Optimizer):
         _check_shards(params)
         before, after, losses = self._buffer_values(), list[Tensor](), list[Any]()
         w = self._read(params)
-        held = w
-        forward_only = False
+        version = w._version
+        moved = forward_only = False
 
         def hold(vector: Tensor) -> None:
-            nonlocal held
-            if vector is not held:  # so without perturbation the weights never move
+            nonlocal moved
+            if moved or vector is not w:  # so without perturbation the weights never move
                 self._move(params, vector)
-                held = vector
+                moved = vector is not w
 
         def evaluate(w: Tensor, request: Request) -> Tensor:
             nonlocal forward_only
@@ -174,15 +174,16 @@ class GradientTransform(Optimizer):
             hold(w)
             if after or not losses:  # after one evaluation they are as it left them
                 self._set_buffers(after or before)
+        if w._version != version:
+            raise UserError("the transform changed w in place: instead of w += e write w = w + e")
         if getattr(direction, "shape", None) != w.shape:
             raise UserError(
                 f"the transform must return a vector of shape {tuple(w.shape)}, not "
                 f"{direction!r:.60}"
             )
-        for p, part in zip(params, split(direction, params), strict=True):
+        for p, gradient in zip(params, self._gradients(params, direction), strict=True):
             if p.grad is not None or not losses:  # not losses: the transform took no gradient
-                # laid out in memory as p, like autograd's: fused optimizers read both in one order
-                p.grad = part.to(p) if p.is_contiguous() else torch.empty_like(p).copy_(part)
+                p.grad = gradient
         self.base.step()
         return losses[0] if losses else None
 
@@ -210,6 +211,12 @@ class GradientTransform(Optimizer):
     def _joined(self, gradients: Sequence[Tensor]) -> Tensor:
         """One vector, a copy: DDP writes the next gradients into the memory of these."""
         return flat(gradients)
+
+    def _gradients(self, params: Sequence[Tensor], direction: Tensor) -> Sequence[Tensor]:
+        """Copies, which the base's hooks may change, in the memory order that fused bases read."""
+        gradients = [torch.empty_like(p) for p in params]
+        copy(gradients, split(direction, params))
+        return gradients
 
     def _buffer_values(self) -> list[Tensor]:
         return cloned([*self.buffers()])

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
 from fl_lightning import optim, terms
+from fl_lightning.core.oracle import Oracle
 from fl_lightning.optim import ASAM, GSAM, LESAM, SAM, GradientTransform
 
 
@@ -172,6 +173,37 @@ def test_a_user_defined_transform_sees_gradient_and_weights():
     train(model, GradientTransform(base, lambda oracle, w: oracle(w) + 0.2 * w), batches(3))
     train(other, SGD(other.parameters(), lr=0.1, weight_decay=0.2), batches(3))
     assert_equal(model, other, **EXACT)
+
+
+def test_a_transform_may_move_the_vector_that_it_gives():
+    def in_place(oracle: Oracle, w: Tensor) -> Tensor:
+        point = w.clone()
+        point.add_(oracle(point))
+        return oracle(point)
+
+    model, other = network(), network()
+    train(model, GradientTransform(SGD(model.parameters(), lr=0.1), in_place), batches(2))
+    base = SGD(other.parameters(), lr=0.1)
+    train(other, GradientTransform(base, lambda oracle, w: oracle(w + oracle(w))), batches(2))
+    assert_equal(model, other)
+
+
+def test_a_hook_that_changes_gradients_in_place_leaves_what_a_transform_keeps():
+    """As the guide clips the gradient that the optimizer steps with."""
+    model, other, kept = network(), network(), list[Tensor]()
+
+    def keep(oracle: Oracle, w: Tensor) -> Tensor:
+        kept.append(oracle(w))
+        return kept[-1]
+
+    def clip(base: Optimizer, *_: object) -> None:
+        nn.utils.clip_grad_value_(base.param_groups[0]["params"], 1e-3)
+
+    optimizer = GradientTransform(SGD(model.parameters(), lr=0.1), keep)
+    optimizer.base.register_step_pre_hook(clip)
+    train(model, optimizer, batches(1))
+    expected = torch.cat([g.flatten() for g in gradients(other, *batches(1)[0])])
+    torch.testing.assert_close(kept, [expected], **EXACT)
 
 
 def test_a_transform_need_not_ask_for_a_gradient():

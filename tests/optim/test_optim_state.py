@@ -188,6 +188,26 @@ def test_a_transform_must_return_a_vector_like_the_weights():
         train(model, optimizer, batches(1))
 
 
+def test_a_transform_must_leave_the_given_weights():
+    model = network()
+    optimizer = GradientTransform(SGD(model.parameters(), lr=0.1), lambda oracle, w: w.mul_(2))
+    with pytest.raises(ValueError, match=r"changed w in place.*w = w \+ e"):
+        train(model, optimizer, batches(1))
+
+
+@wrappers
+def test_a_closure_that_changes_a_weight_is_refused(wrap):
+    model = nn.Embedding(10, 3, max_norm=0.1)
+    optimizer = wrap(SGD(model.parameters(), lr=0.1))
+
+    def closure() -> None:
+        optimizer.zero_grad()
+        model(torch.arange(10)).sum().backward()
+
+    with pytest.raises(ValueError, match=r"changed a weight.*max_norm"):
+        optimizer.step(closure)
+
+
 @pytest.mark.parametrize("wrap", [SAM, ASAM, LESAM, GradientTransform])
 def test_the_signature_of_other_packages_gets_our_error(wrap):
     with pytest.raises(TypeError, match=r"an optimizer object, as in SAM\(SGD\(model"):
