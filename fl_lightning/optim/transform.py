@@ -139,6 +139,7 @@ class GradientTransform(Optimizer):
             nonlocal moved
             if moved or vector is not w:  # so without perturbation the weights never move
                 self._move(params, vector)
+                torch.clear_autocast_cache()  # or an autocast around the step keeps older weights
                 moved = vector is not w
 
         def evaluate(w: Tensor, request: Request) -> Tensor:
