@@ -117,12 +117,16 @@ class GradientTransform(Optimizer):
         Args:
             closure: Zeroes the gradients, computes the loss, runs backward, returns the loss.
         """
+        everything = [p for group in self.param_groups for p in group["params"]]
         if closure is None:
+            gradients = [p.grad for p in everything if p.grad is not None]
+            if gradients and not any(g.any() for g in gradients):
+                return self.base.step()  # as torch.distributed.checkpoint makes the base's state
             raise UserError(
                 f"{type(self).__name__}.step needs a closure that zeroes gradients and runs "
                 "backward; a GradScaler ('16-mixed') passes none: use '32-true' or 'bf16-mixed'"
             )
-        params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        params = [p for p in everything if p.requires_grad and p.numel()]
         if not params:  # the loss is still asked for
             with torch.enable_grad():
                 loss = closure()
