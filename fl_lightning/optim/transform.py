@@ -163,7 +163,8 @@ class GradientTransform(Optimizer):
                 p.grad = None  # or an earlier result would share memory with this one
             asked = closure if request == TASK_LOSS else partial(_ask, closure, request)
             with torch.enable_grad():
-                losses.append(asked() if losses or self._probed else self._probe(asked, params))
+                known = losses or self._probed
+                losses.append(asked() if known else self._probe(asked, params, w))
             self.first_pass = False
             # As at the end of Lightning's StochasticWeightAveraging: no weight will move.
             forward_only = request == TASK_LOSS and all(p.grad is None for p in params)
@@ -192,8 +193,9 @@ class GradientTransform(Optimizer):
         self.base.step()
         return losses[0] if losses else None
 
-    def _probe(self, closure: Callable[[], Any], params: Sequence[Tensor]) -> Any:
-        """Call the closure, and check that it does not add to earlier gradients."""
+    def _probe(self, closure: Callable[[], Any], params: Sequence[Tensor], w: Tensor) -> Any:
+        """Call the closure at `w`; check that it keeps the weights, and adds to no gradient."""
+        versions = [p._version for p in params]
         probe = min(params, key=Tensor.numel)
         probe.grad = trap = torch.full_like(probe, torch.inf)  # not nan, which may be the gradient
         version, loss = trap._version, closure()
@@ -211,6 +213,12 @@ class GradientTransform(Optimizer):
                     "do not accumulate over batches (accumulate_grad_batches=1)"
                 )
         self._began = True
+        # the values, too: cuDNN moves an LSTM's weights, and leaves them as they are
+        if [p._version for p in params] != versions and not flat(params).equal(w):
+            raise UserError(
+                "the closure changed a weight, as nn.Embedding(max_norm=...) does, and the "
+                "step would undo that: change weights after the step"
+            )
         return loss
 
     def _joined(self, gradients: Sequence[Tensor]) -> Tensor:
