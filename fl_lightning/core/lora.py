@@ -25,9 +25,10 @@ class LoRALayer:
     transposed: bool
 
     def product(self, named: Mapping[str, Tensor]) -> Tensor:
-        """`s B A` of named parameters, (outputs, inputs), or transposed as the base is."""
-        product = self.scaling * (named[self.B].flatten(1) @ named[self.A].flatten(1))
-        return product.T if self.transposed else product
+        """`s B A` of named parameters in the base's shape: (outputs, inputs), or transposed."""
+        A, B = named[self.A], named[self.B]
+        product = self.scaling * (B.flatten(1) @ A.flatten(1))
+        return product.T if self.transposed else product.unflatten(1, A.shape[1:])
 
 
 def lora_layers(module: nn.Module) -> list[LoRALayer]:

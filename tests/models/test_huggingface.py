@@ -8,7 +8,7 @@ import pytest
 import torch
 from executors import STACKED, assert_agree
 from problems import federation
-from torch import Tensor
+from torch import Tensor, nn
 
 from fl_lightning import ClientData, DeviceDataset, Partition, UserError, algorithms, models
 from fl_lightning.core.vector import Layout
@@ -59,9 +59,10 @@ def test_executors_agree_on_peft(type: str, method: str) -> None:
 
 @needs_peft
 @warns
-def test_the_product_of_an_adapter_is_what_peft_merges() -> None:
-    for type in ("llama", "gpt2"):
-        model = small(type)
+def test_the_product_of_an_adapter_is_what_peft_merges(peft: Any) -> None:
+    config = peft.LoraConfig(r=2, target_modules=["0"])
+    convolution = peft.get_peft_model(nn.Sequential(nn.Conv2d(4, 6, 3)), config).double()
+    for model in small("llama"), small("gpt2"), convolution:
         layout = Layout(model)
         with torch.no_grad():
             for p in layout.parameters(model):
