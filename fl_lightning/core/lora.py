@@ -34,8 +34,8 @@ class LoRALayer:
 def lora_layers(module: nn.Module) -> list[LoRALayer]:
     """The LoRA layers of a model: modules with `base_layer`, `lora_A`, `lora_B` and `scaling`.
 
-    Those are peft's for linear layers and convolutions. Variants that do more than add `s B A`
-    (DoRA) are left out.
+    Those are peft's for linear layers and convolutions. Embeddings, convolutions in groups, and
+    variants that do more than add `s B A` (DoRA) are left out.
     """
     return [
         LoRALayer(
@@ -47,6 +47,7 @@ def lora_layers(module: nn.Module) -> list[LoRALayer]:
         )
         for name, layer in module.named_modules()
         if hasattr(layer, "base_layer") and hasattr(layer, "scaling")
+        if getattr(layer.base_layer, "groups", 1) == 1
         for adapter in getattr(layer, "lora_A", ())
         if adapter not in getattr(layer, "lora_variant", ())
     ]
