@@ -38,7 +38,8 @@ class GradientTransform(Optimizer):
     of the wrapped optimizer, which they get. `torch.compile` leaves `step` as it is.
 
     Each evaluation draws new dropout masks, as in the widely used davda54/sam. The SAM paper's code
-    draws them once a step; to get that, set the seed in the closure.
+    draws them once a step; to get that, set the seed in the closure. The closure must leave its
+    batch as it is, which layers such as `nn.ReLU(inplace=True)` change if they come first.
 
     Lightning's Trainer runs `training_step` and hooks such as `on_after_backward` in each pass and
     keeps the loss of the last one, that of the perturbed model. Log and update metrics there only
@@ -49,7 +50,7 @@ class GradientTransform(Optimizer):
     Args:
         base: The optimizer that takes the steps, of any class whose `step` needs no closure.
         transform: `transform(oracle, w)`, where `oracle(w)` is the flat gradient at the flat
-            weights `w`.
+            weights `w`. It returns the direction, and leaves `w` as it is.
         buffers: The model, whose buffers only the first evaluation of a step may change. Without it
             BatchNorm's running statistics move at every evaluation. A function that returns the
             buffers works too, and `model.buffers()` as long as the model keeps the same tensors.
@@ -60,9 +61,10 @@ class GradientTransform(Optimizer):
     Raises:
         TypeError: If the base is no such object.
         UserError: By `step`, without a closure, for one that does not zero the gradients (gradient
-            accumulation), for sparse gradients, maximize=True, shards of FSDP1 or uneven ones of
-            FSDP2, or if the model was converted after it gave its buffers; by `oracle.of`,
-            `oracle.loss` and `oracle.part`, unless the closure takes the request.
+            accumulation) or changes weights, for sparse gradients, maximize=True, shards of FSDP1
+            or uneven ones of FSDP2, if the transform changes `w`, or if the model was converted
+            after it gave its buffers; by `oracle.of`, `oracle.loss` and `oracle.part`, unless the
+            closure takes the request.
     """
 
     param_groups, state, defaults = _shared("param_groups"), _shared("state"), _shared("defaults")
