@@ -25,16 +25,17 @@ class LoRALayer:
     transposed: bool
 
     def product(self, named: Mapping[str, Tensor]) -> Tensor:
-        """`s B A` of named parameters, (outputs, inputs), or transposed as the base is."""
-        product = self.scaling * (named[self.B].flatten(1) @ named[self.A].flatten(1))
-        return product.T if self.transposed else product
+        """`s B A` of named parameters in the base's shape: (outputs, inputs), or transposed."""
+        A, B = named[self.A], named[self.B]
+        product = self.scaling * (B.flatten(1) @ A.flatten(1))
+        return product.T if self.transposed else product.unflatten(1, A.shape[1:])
 
 
 def lora_layers(module: nn.Module) -> list[LoRALayer]:
     """The LoRA layers of a model: modules with `base_layer`, `lora_A`, `lora_B` and `scaling`.
 
-    Those are peft's for linear layers and convolutions. Variants that do more than add `s B A`
-    (DoRA) are left out.
+    Those are peft's for linear layers and convolutions. Embeddings, convolutions in groups, and
+    variants that do more than add `s B A` (DoRA) are left out.
     """
     return [
         LoRALayer(
@@ -46,6 +47,7 @@ def lora_layers(module: nn.Module) -> list[LoRALayer]:
         )
         for name, layer in module.named_modules()
         if hasattr(layer, "base_layer") and hasattr(layer, "scaling")
+        if getattr(layer.base_layer, "groups", 1) == 1
         for adapter in getattr(layer, "lora_A", ())
         if adapter not in getattr(layer, "lora_variant", ())
     ]

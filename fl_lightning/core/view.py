@@ -164,7 +164,8 @@ class View:
         Clients have it so from the next round on.
 
         Raises:
-            TermError: If there is no such parameter, it has another shape, or this is no `update`.
+            TermError: If there is no such parameter, it has another shape or half precision, or
+                this is no `update`.
         """
         if name not in vars(self).get("frozen", ()):
             raise TermError(
@@ -173,6 +174,11 @@ class View:
             )
         rule = "move a parameter by a tensor like it"
         check_like(by, self.frozen[name], f"{self._where} moves {name!r} by", rule, ("shape",))
+        if (dtype := self.frozen[name].dtype) not in (torch.float32, torch.float64):
+            raise TermError(
+                f"{self._where} moves {name!r}, and {dtype} rounds small moves to 0: make the "
+                "frozen parameters float32, as model.float() does"
+            )
         moves = vars(self)[MOVES]
         moves[name] = moves[name] + by if name in moves else by
 

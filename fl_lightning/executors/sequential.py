@@ -131,6 +131,9 @@ class _InPlace(GradientTransform):
     def _joined(self, gradients: Sequence[Tensor]) -> Tensor:
         return gradients[0]  # which the closure has made for this call alone
 
+    def _gradients(self, params: Sequence[Tensor], direction: Tensor) -> Sequence[Tensor]:
+        return [direction.to(params[0])]  # which `unaliased` has made new where that matters
+
     def _buffer_values(self) -> list[Tensor]:
         return [self.executor.key, *super()._buffer_values()]
 

@@ -76,13 +76,20 @@ def check_personal_part(term: Term, layout: Layout) -> None:
 
 
 def check_lora(term: Term, layout: Layout) -> None:
-    """Raise a UserError if a term needs LoRA layers that train, and the model has none."""
+    """Raise a UserError if a term needs LoRA layers, and the model has none, or other adapters."""
     trained = all({layer.A, layer.B} <= {*layout.names} for layer in layout.lora)
     if term.needs_lora and not (layout.lora and trained):
         lacks = "has LoRA layers that do not train" if layout.lora else "has no LoRA layers"
         raise UserError(
             f"{type(term).__name__} averages LoRA layers, and the model {lacks}: choose one with "
             "peft's, such as --model huggingface --model.lora_rank 8"
+        )
+    known = {name.rpartition(".")[0] for layer in layout.lora for name in (layer.A, layer.B)}
+    others = [n for n in layout.names if "lora_" in n and n.rpartition(".")[0] not in known]
+    if term.needs_lora and others:
+        raise UserError(
+            f"{type(term).__name__} averages LoRA layers, and {others[0]} is of another kind: "
+            "adapt linear layers and ungrouped convolutions alone, without DoRA"
         )
 
 

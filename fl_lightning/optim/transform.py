@@ -38,7 +38,8 @@ class GradientTransform(Optimizer):
     of the wrapped optimizer, which they get. `torch.compile` leaves `step` as it is.
 
     Each evaluation draws new dropout masks, as in the widely used davda54/sam. The SAM paper's code
-    draws them once a step; to get that, set the seed in the closure.
+    draws them once a step; to get that, set the seed in the closure. The closure must leave its
+    batch as it is, which layers such as `nn.ReLU(inplace=True)` change if they come first.
 
     Lightning's Trainer runs `training_step` and hooks such as `on_after_backward` in each pass and
     keeps the loss of the last one, that of the perturbed model. Log and update metrics there only
@@ -49,7 +50,7 @@ class GradientTransform(Optimizer):
     Args:
         base: The optimizer that takes the steps, of any class whose `step` needs no closure.
         transform: `transform(oracle, w)`, where `oracle(w)` is the flat gradient at the flat
-            weights `w`.
+            weights `w`. It returns the direction, and leaves `w` as it is.
         buffers: The model, whose buffers only the first evaluation of a step may change. Without it
             BatchNorm's running statistics move at every evaluation. A function that returns the
             buffers works too, and `model.buffers()` as long as the model keeps the same tensors.
@@ -60,9 +61,10 @@ class GradientTransform(Optimizer):
     Raises:
         TypeError: If the base is no such object.
         UserError: By `step`, without a closure, for one that does not zero the gradients (gradient
-            accumulation), for sparse gradients, maximize=True, shards of FSDP1 or uneven ones of
-            FSDP2, or if the model was converted after it gave its buffers; by `oracle.of`,
-            `oracle.loss` and `oracle.part`, unless the closure takes the request.
+            accumulation) or changes weights, for sparse gradients, maximize=True, shards of FSDP1
+            or uneven ones of FSDP2, if the transform changes `w`, or if the model was converted
+            after it gave its buffers; by `oracle.of`, `oracle.loss` and `oracle.part`, unless the
+            closure takes the request.
     """
 
     param_groups, state, defaults = _shared("param_groups"), _shared("state"), _shared("defaults")
@@ -117,12 +119,16 @@ class GradientTransform(Optimizer):
         Args:
             closure: Zeroes the gradients, computes the loss, runs backward, returns the loss.
         """
+        everything = [p for group in self.param_groups for p in group["params"]]
         if closure is None:
+            gradients = [p.grad for p in everything if p.grad is not None]
+            if gradients and not any(g.any() for g in gradients):
+                return self.base.step()  # as torch.distributed.checkpoint makes the base's state
             raise UserError(
                 f"{type(self).__name__}.step needs a closure that zeroes gradients and runs "
                 "backward; a GradScaler ('16-mixed') passes none: use '32-true' or 'bf16-mixed'"
             )
-        params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        params = [p for p in everything if p.requires_grad and p.numel()]
         if not params:  # the loss is still asked for
             with torch.enable_grad():
                 loss = closure()
@@ -132,14 +138,15 @@ class GradientTransform(Optimizer):
         _check_shards(params)
         before, after, losses = self._buffer_values(), list[Tensor](), list[Any]()
         w = self._read(params)
-        held = w
-        forward_only = False
+        version = w._version
+        moved = forward_only = False
 
         def hold(vector: Tensor) -> None:
-            nonlocal held
-            if vector is not held:  # so without perturbation the weights never move
+            nonlocal moved
+            if moved or vector is not w:  # so without perturbation the weights never move
                 self._move(params, vector)
-                held = vector
+                torch.clear_autocast_cache()  # or an autocast around the step keeps older weights
+                moved = vector is not w
 
         def evaluate(w: Tensor, request: Request) -> Tensor:
             nonlocal forward_only
@@ -158,7 +165,8 @@ class GradientTransform(Optimizer):
                 p.grad = None  # or an earlier result would share memory with this one
             asked = closure if request == TASK_LOSS else partial(_ask, closure, request)
             with torch.enable_grad():
-                losses.append(asked() if losses or self._probed else self._probe(asked, params))
+                known = losses or self._probed
+                losses.append(asked() if known else self._probe(asked, params, w))
             self.first_pass = False
             # As at the end of Lightning's StochasticWeightAveraging: no weight will move.
             forward_only = request == TASK_LOSS and all(p.grad is None for p in params)
@@ -174,20 +182,22 @@ class GradientTransform(Optimizer):
             hold(w)
             if after or not losses:  # after one evaluation they are as it left them
                 self._set_buffers(after or before)
+        if w._version != version:
+            raise UserError("the transform changed w in place: instead of w += e write w = w + e")
         if getattr(direction, "shape", None) != w.shape:
             raise UserError(
                 f"the transform must return a vector of shape {tuple(w.shape)}, not "
                 f"{direction!r:.60}"
             )
-        for p, part in zip(params, split(direction, params), strict=True):
+        for p, gradient in zip(params, self._gradients(params, direction), strict=True):
             if p.grad is not None or not losses:  # not losses: the transform took no gradient
-                # laid out in memory as p, like autograd's: fused optimizers read both in one order
-                p.grad = part.to(p) if p.is_contiguous() else torch.empty_like(p).copy_(part)
+                p.grad = gradient
         self.base.step()
         return losses[0] if losses else None
 
-    def _probe(self, closure: Callable[[], Any], params: Sequence[Tensor]) -> Any:
-        """Call the closure, and check that it does not add to earlier gradients."""
+    def _probe(self, closure: Callable[[], Any], params: Sequence[Tensor], w: Tensor) -> Any:
+        """Call the closure at `w`; check that it keeps the weights, and adds to no gradient."""
+        versions = [p._version for p in params]
         probe = min(params, key=Tensor.numel)
         probe.grad = trap = torch.full_like(probe, torch.inf)  # not nan, which may be the gradient
         version, loss = trap._version, closure()
@@ -205,11 +215,23 @@ class GradientTransform(Optimizer):
                     "do not accumulate over batches (accumulate_grad_batches=1)"
                 )
         self._began = True
+        # the values, too: cuDNN moves an LSTM's weights, and leaves them as they are
+        if [p._version for p in params] != versions and not flat(params).equal(w):
+            raise UserError(
+                "the closure changed a weight, as nn.Embedding(max_norm=...) does, and the "
+                "step would undo that: change weights after the step"
+            )
         return loss
 
     def _joined(self, gradients: Sequence[Tensor]) -> Tensor:
         """One vector, a copy: DDP writes the next gradients into the memory of these."""
         return flat(gradients)
+
+    def _gradients(self, params: Sequence[Tensor], direction: Tensor) -> Sequence[Tensor]:
+        """Copies, which the base's hooks may change, in the memory order that fused bases read."""
+        gradients = [torch.empty_like(p) for p in params]
+        copy(gradients, split(direction, params))
+        return gradients
 
     def _buffer_values(self) -> list[Tensor]:
         return cloned([*self.buffers()])

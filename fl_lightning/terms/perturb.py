@@ -121,7 +121,7 @@ class GSAM(Perturbation):
         g = oracle(w)
         ahead = oracle(w + self.rho * unit(g, self.eps))
         along = unit(ahead, self.eps)
-        return ahead - self.alpha * (g - (along * g).sum() * along)
+        return ahead - self.alpha * (g - (along.conj() * g).real.sum() * along)
 
 
 @dataclass(frozen=True)

@@ -236,10 +236,20 @@ def test_only_update_moves_the_base_and_only_what_it_has() -> None:
             v.move("inner.base_layer.weight", delta)
             return delta
 
+    class Half(Term):
+        def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
+            v.move("frozen", torch.ones(2))
+            return delta
+
     with pytest.raises(TermError, match="only `update` may move"):
         adapted_federation(Algorithm(Early()))
     with pytest.raises(TermError, match="of shape"):
         adapted_federation(Algorithm(Wrong()))
+    module = adapted()
+    half = nn.Parameter(torch.ones(2, dtype=torch.bfloat16), requires_grad=False)
+    module.register_parameter("frozen", half)
+    with pytest.raises(TermError, match=r"'frozen', and torch\.bfloat16 rounds"):
+        adapted_federation(Algorithm(Half()), module=module)
 
 
 def test_layers_are_found_by_peft_s_names() -> None:

@@ -1,6 +1,7 @@
 """Models of transformers with peft's adapters; skipped where the extra `lora` is missing."""
 
 import sys
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,11 @@ import pytest
 import torch
 from executors import STACKED, assert_agree
 from problems import federation
-from torch import Tensor
+from torch import Tensor, nn
 
 from fl_lightning import ClientData, DeviceDataset, Partition, UserError, algorithms, models
 from fl_lightning.core.vector import Layout
+from fl_lightning.federation.sanity_checks import check_terms
 from fl_lightning.training.task import labels_loss
 
 needs_peft = pytest.mark.usefixtures("peft")
@@ -59,9 +61,10 @@ def test_executors_agree_on_peft(type: str, method: str) -> None:
 
 @needs_peft
 @warns
-def test_the_product_of_an_adapter_is_what_peft_merges() -> None:
-    for type in ("llama", "gpt2"):
-        model = small(type)
+def test_the_product_of_an_adapter_is_what_peft_merges(peft: Any) -> None:
+    config = peft.LoraConfig(r=2, target_modules=["0"])
+    convolution = peft.get_peft_model(nn.Sequential(nn.Conv2d(4, 6, 3)), config).double()
+    for model in small("llama"), small("gpt2"), convolution:
         layout = Layout(model)
         with torch.no_grad():
             for p in layout.parameters(model):
@@ -74,6 +77,17 @@ def test_the_product_of_an_adapter_is_what_peft_merges() -> None:
         for base, before in bases.items():
             merged = model.get_parameter(base)
             torch.testing.assert_close(merged, before + products[base])
+
+
+@warns
+def test_adapters_of_other_layers_than_lora_methods_know_are_refused(peft: Any) -> None:
+    layers = [nn.Linear(4, 4), nn.Conv2d(4, 6, 3, groups=2), nn.Embedding(5, 4)]
+    for other, name in (("1", r"1\.lora_A"), ("2", r"2\.lora_embedding_A")):
+        config = peft.LoraConfig(r=2, target_modules=["0", other])
+        model = peft.get_peft_model(nn.Sequential(*deepcopy(layers)), config)
+        with pytest.raises(UserError, match=rf"{name}\.default.* is of another kind"):
+            check_terms(algorithms.hetlora(), Layout(model))
+        check_terms(algorithms.fedit(), Layout(model))
 
 
 @needs_peft

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,27 @@ def fabric_train(
             return loss
 
         optimizer.step(closure)
+
+
+def test_an_autocast_around_a_step_casts_the_perturbed_weights():
+    def losses(around: bool) -> list[float]:
+        model, seen = network(torch.float32), list[float]()
+        optimizer = SAM(SGD(model.parameters(), lr=1.0), rho=0.5)
+        ((x, y),) = batches(1, torch.float32)
+
+        def closure() -> None:
+            optimizer.zero_grad()
+            with nullcontext() if around else torch.autocast("cpu", torch.bfloat16):
+                loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            seen.append(loss.item())
+
+        for _ in range(2):
+            with torch.autocast("cpu", torch.bfloat16) if around else nullcontext():
+                optimizer.step(closure)
+        return seen
+
+    assert losses(around=True) == pytest.approx(losses(around=False), abs=1e-4)
 
 
 @wrappers

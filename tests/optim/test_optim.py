@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
 from fl_lightning import optim, terms
+from fl_lightning.core.oracle import Oracle
 from fl_lightning.optim import ASAM, GSAM, LESAM, SAM, GradientTransform
 
 
@@ -130,6 +131,22 @@ def test_a_closure_may_use_the_memory_of_a_gradient_again():
     assert_equal(model, other)
 
 
+def test_gsam_takes_complex_numbers_for_pairs_of_real_ones():
+    real = nn.ParameterList([nn.Parameter(weights(network())[0].view(4, 4, 2))])
+    pairs = nn.ParameterList([nn.Parameter(torch.view_as_complex(real[0].detach().clone()))])
+    ((x, y),) = batches(1)
+    for model in real, pairs:
+        optimizer = GSAM(SGD(model.parameters(), lr=0.1), rho=0.5, alpha=0.9)
+
+        def closure(model: nn.Module = model, optimizer: Optimizer = optimizer) -> None:
+            optimizer.zero_grad()
+            w = model[0] if model[0].is_complex() else torch.view_as_complex(model[0])
+            F.cross_entropy((x @ w.real).square() + (x @ w.imag).tanh(), y).backward()
+
+        optimizer.step(closure)
+    torch.testing.assert_close(torch.view_as_real(pairs[0].detach()), real[0].detach(), **EXACT)
+
+
 def test_lesam_takes_one_pass_at_the_weights_plus_rho_times_the_unit_direction():
     model = network()
     direction = weights(network(seed=1))
@@ -156,6 +173,37 @@ def test_a_user_defined_transform_sees_gradient_and_weights():
     train(model, GradientTransform(base, lambda oracle, w: oracle(w) + 0.2 * w), batches(3))
     train(other, SGD(other.parameters(), lr=0.1, weight_decay=0.2), batches(3))
     assert_equal(model, other, **EXACT)
+
+
+def test_a_transform_may_move_the_vector_that_it_gives():
+    def in_place(oracle: Oracle, w: Tensor) -> Tensor:
+        point = w.clone()
+        point.add_(oracle(point))
+        return oracle(point)
+
+    model, other = network(), network()
+    train(model, GradientTransform(SGD(model.parameters(), lr=0.1), in_place), batches(2))
+    base = SGD(other.parameters(), lr=0.1)
+    train(other, GradientTransform(base, lambda oracle, w: oracle(w + oracle(w))), batches(2))
+    assert_equal(model, other)
+
+
+def test_a_hook_that_changes_gradients_in_place_leaves_what_a_transform_keeps():
+    """As the guide clips the gradient that the optimizer steps with."""
+    model, other, kept = network(), network(), list[Tensor]()
+
+    def keep(oracle: Oracle, w: Tensor) -> Tensor:
+        kept.append(oracle(w))
+        return kept[-1]
+
+    def clip(base: Optimizer, *_: object) -> None:
+        nn.utils.clip_grad_value_(base.param_groups[0]["params"], 1e-3)
+
+    optimizer = GradientTransform(SGD(model.parameters(), lr=0.1), keep)
+    optimizer.base.register_step_pre_hook(clip)
+    train(model, optimizer, batches(1))
+    expected = torch.cat([g.flatten() for g in gradients(other, *batches(1)[0])])
+    torch.testing.assert_close(kept, [expected], **EXACT)
 
 
 def test_a_transform_need_not_ask_for_a_gradient():

@@ -7,8 +7,19 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from optimizers import assert_equal, bases, batches, network, restored, train, weights, wrappers
+from optimizers import (
+    assert_equal,
+    bases,
+    batches,
+    network,
+    restored,
+    same_bits,
+    train,
+    weights,
+    wrappers,
+)
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.optim import LBFGS, SGD, Adam, AdamW
 
 from fl_lightning.optim import ASAM, LESAM, SAM, GradientTransform
@@ -28,6 +39,24 @@ def test_resuming_from_the_state_dict_equals_never_stopping(wrap, base):
     resumed.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
     assert_equal(train(resumed, optimizer, data[3:]), model)
+
+
+@wrappers
+@pytest.mark.parametrize("base", [SGD, Adam])
+def test_distributed_checkpoints_hold_the_state_and_leave_the_weights(wrap, base):
+    model, data = network(), batches(4)
+    optimizer = wrap(base(model.parameters(), lr=0.1))
+    train(model, optimizer, data[:2])
+    optimizer.zero_grad()
+    before = weights(model)
+    saved = copy.deepcopy(get_state_dict(model, optimizer))
+    assert same_bits(model.parameters(), before)
+    train(model, optimizer, data[2:])
+
+    resumed = network(seed=7)
+    optimizer = wrap(base(resumed.parameters(), lr=0.2))
+    set_state_dict(resumed, optimizer, model_state_dict=saved[0], optim_state_dict=saved[1])
+    assert_equal(train(resumed, optimizer, data[2:]), model)
 
 
 def test_groups_state_and_defaults_are_those_of_the_base_also_after_loading():
@@ -125,6 +154,17 @@ def test_gradients_that_are_not_numbers_are_not_taken_for_accumulation():
     assert all(p.isnan().all() for p in model[2].parameters())
 
 
+def test_a_parameter_without_elements_is_not_taken_for_accumulation():
+    model = network()
+    model.register_parameter("empty", nn.Parameter(torch.empty(0, 3, dtype=torch.float64)))
+    optimizer = SAM(SGD(model.parameters(), lr=0.1))
+    optimizer.zero_grad = partial(optimizer.zero_grad, set_to_none=False)  # type: ignore[method-assign]
+    other = network()
+    train(model, optimizer, batches(2))
+    train(other, SAM(SGD(other.parameters(), lr=0.1)), batches(2))
+    assert same_bits([p for p in model.parameters() if p.numel()], other.parameters())
+
+
 def test_zeroing_in_place_is_as_good_as_setting_to_none():
     model, other = network(), network()
     data = batches(3)
@@ -186,6 +226,26 @@ def test_a_transform_must_return_a_vector_like_the_weights():
     optimizer = GradientTransform(SGD(model.parameters(), lr=0.1), lambda oracle, w: w[:2])
     with pytest.raises(ValueError, match=r"must return a vector of shape \(67,\)"):
         train(model, optimizer, batches(1))
+
+
+def test_a_transform_must_leave_the_given_weights():
+    model = network()
+    optimizer = GradientTransform(SGD(model.parameters(), lr=0.1), lambda oracle, w: w.mul_(2))
+    with pytest.raises(ValueError, match=r"changed w in place.*w = w \+ e"):
+        train(model, optimizer, batches(1))
+
+
+@wrappers
+def test_a_closure_that_changes_a_weight_is_refused(wrap):
+    model = nn.Embedding(10, 3, max_norm=0.1)
+    optimizer = wrap(SGD(model.parameters(), lr=0.1))
+
+    def closure() -> None:
+        optimizer.zero_grad()
+        model(torch.arange(10)).sum().backward()
+
+    with pytest.raises(ValueError, match=r"changed a weight.*max_norm"):
+        optimizer.step(closure)
 
 
 @pytest.mark.parametrize("wrap", [SAM, ASAM, LESAM, GradientTransform])
