@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from errno import EACCES, EDQUOT, EEXIST, ENAMETOOLONG, ENOSPC, ENOTDIR, EPERM, EROFS
+from errno import EACCES, EDQUOT, EEXIST, EFBIG, ENAMETOOLONG, ENOSPC, ENOTDIR, EPERM, EROFS
 from pathlib import Path
 from time import sleep
 from traceback import extract_tb
@@ -17,7 +17,8 @@ from fl_lightning.errors import DivergenceError, RankLostError, UserError, first
 
 FULL = "the disk is full, {file} could not be written: free some space; --resume continues a run"
 UNUSABLE = "{file} cannot be used ({reason}): give a writable folder as --run-dir"
-OF_DISKS = dict.fromkeys((ENOSPC, EDQUOT), FULL)
+TOO_LARGE = "{file} may not become so large: raise `ulimit -f`, or name a --run-dir elsewhere"
+OF_DISKS = dict.fromkeys((ENOSPC, EDQUOT), FULL) | {EFBIG: TOO_LARGE}
 WRONG_FOLDER = EROFS, EACCES, EPERM, ENOTDIR, EEXIST, ENAMETOOLONG
 OF_DISKS |= dict.fromkeys(WRONG_FOLDER, UNUSABLE)
 """Sentences about errors of disks, by the number of the error."""

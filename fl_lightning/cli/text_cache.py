@@ -1,7 +1,7 @@
 """Texts of `list`, `show` and `--help`, kept on disk: making one imports torch for seconds.
 
 A text is made again after every change of what it follows from: the sources of this package, the
-versions of Python, torch and lightning, and the width of the terminal.
+versions of Python, torch and lightning, `python -OO`, and the width of the terminal.
 """
 
 import os
@@ -39,8 +39,11 @@ def print_text(argv: Sequence[str], command: Callable[[], object]) -> None:
     Raises:
         SystemExit: If the command fails; nothing is kept then.
     """
-    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    file, key = Path(caches, "fl-lightning", "_".join(argv)), _digest()
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    if not caches.is_absolute():  # where the user has no home, it stays ~
+        command()
+        return
+    file, key = caches / "fl-lightning" / "_".join(argv), _digest()
     with suppress(OSError, UnicodeError):
         kept, _, text = file.read_text("utf-8").partition("\n")
         if kept == key:
@@ -64,8 +67,8 @@ def print_text(argv: Sequence[str], command: Callable[[], object]) -> None:
 
 def _digest() -> str:
     """A digest of all that texts follow from."""
-    versions = sys.version, version("torch"), version("lightning"), get_terminal_size().columns
-    digest = sha256(repr(versions).encode())
+    python, columns = (sys.version, sys.flags.optimize), get_terminal_size().columns
+    digest = sha256(repr((python, version("torch"), version("lightning"), columns)).encode())
     package, beside = Path(__file__).parents[1], recipes.FOLDER.parent  # also in a clone
     for folder in (package, beside / "callbacks", beside / "recipes"):
         for source in sorted(folder.rglob("*.py")):

@@ -1,8 +1,8 @@
 """The user's code that a run uses: its files, their copies in the run's folder, and a digest."""
 
-from collections.abc import Iterable, Mapping
+import ast
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
-from modulefinder import ModuleFinder
 from pathlib import Path
 
 OWN = "own"
@@ -15,7 +15,7 @@ def copies(files: Iterable[Path]) -> dict[Path, Path]:
     The paths are relative to the run's folder, and sorted.
     """
     found = {
-        copy_of(file).parent / part: file.parent / part for file in files for part in _parts(file)
+        copy_of(file).parent / part: place for file in files for part, place in _parts(file).items()
     }
     return dict(sorted(found.items()))
 
@@ -31,10 +31,33 @@ def digest(files: Mapping[Path, Path]) -> str:
     return sha256(content).hexdigest()[:8]
 
 
-def _parts(file: Path) -> list[Path]:
-    """The file and the modules below its folder that it imports, relative to the folder."""
-    folder = file.resolve().parent
-    finder = ModuleFinder(path=[str(folder)], excludes=["fl_lightning"])
-    finder.run_script(str(folder / file.name))
-    found = (getattr(module, "__file__", None) for module in finder.modules.values())
-    return sorted(Path(path).relative_to(folder) for path in found if path)
+def _parts(file: Path) -> dict[Path, Path]:
+    """The file and the modules below its folder that it imports, by paths relative to the folder.
+
+    Of a link to a file it is the folder of that file, as for Python.
+    """
+    script = file.resolve()
+    folder, found, new = script.parent, {script}, {script}
+    while new:
+        new = {module for of in new for module in _imported(of, folder)} - found
+        found |= new
+    return {Path(file.name): file} | {m.relative_to(folder): m for m in found - {script}}
+
+
+def _imported(file: Path, folder: Path) -> Iterator[Path]:
+    """The modules below a folder that a file imports, and the packages that they are in."""
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        match node:
+            case ast.Import(names):
+                start, dotted = folder, [alias.name for alias in names]
+            case ast.ImportFrom(module, names, level):
+                start = file.parents[:level][-1] if level else folder
+                dotted = [f"{module or ''}.{alias.name}".strip(".") for alias in names]
+            case _:
+                continue
+        for words in (name.split(".") for name in dotted):
+            if words[0] == "fl_lightning":  # a file of the user may lie beside it in a clone
+                continue
+            for place in (start.joinpath(*words[: k + 1]) for k in range(len(words))):
+                either = place / "__init__.py", place.with_suffix(".py")
+                yield from [f for f in either if f.is_file() and f.is_relative_to(folder)][:1]

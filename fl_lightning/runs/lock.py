@@ -40,6 +40,12 @@ def take_lock(folder: Path) -> TextIO:
     return file
 
 
+def lock_owner(folder: Path) -> str:
+    """The process that took the lock last; empty if nobody has."""
+    file = folder / LOCK
+    return file.read_text() if file.exists() else ""
+
+
 def share_lock(folder: Path) -> TextIO:
     """Share the lock as another rank of the same run, after the first rank has taken it."""
     file = (folder / LOCK).open("r")

@@ -12,6 +12,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from fl_lightning.errors import UserError
 from fl_lightning.files import atomic, sync
+from fl_lightning.runs.lock import lock_owner
 
 
 class MetricsCSV(Logger):
@@ -32,6 +33,7 @@ class MetricsCSV(Logger):
 
     def __init__(self, path: Path, after: int = 0, last_only: Collection[str] = ()):
         self.path, self._last_only = path, last_only
+        self._owner = lock_owner(path.parent)
         self._columns: list[str] = ["round"]
         self._rows: list[dict[str, str]] = []
         if after:
@@ -53,8 +55,14 @@ class MetricsCSV(Logger):
         """Append a row, or add to the last one if it is of the same round.
 
         Raises:
-            UserError: If a callback has added a metric that is no number, or is named round.
+            UserError: If a callback has added a metric that is no number, or is named round; or if
+                the folder was deleted and another run has begun in it.
         """
+        if (owner := lock_owner(self.path.parent)) not in ("", self._owner):
+            raise UserError(
+                f"{self.path.parent} was deleted and is that of another run now ({owner}): "
+                "this run ends, start it again with another --run-dir"
+            )
         row = {"round": str(step)}
         for tag, value in metrics.items():
             if tag in row:

@@ -1,5 +1,6 @@
 """The cache of what `list`, `show` and `--help` print."""
 
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -48,11 +49,13 @@ def test_a_text_is_made_once(made, sources, capsys):
     assert len(made) == 2
 
 
-@pytest.mark.parametrize("change", ["core.py", "new.py", "width", "version"])
+@pytest.mark.parametrize("change", ["core.py", "new.py", "width", "version", "-OO"])
 def test_a_text_is_made_again_after_a_change(change, made, sources, monkeypatch, capsys):
     before = printed(capsys, "list")
     if change == "width":
         monkeypatch.setenv("COLUMNS", "132")
+    elif change == "-OO":
+        monkeypatch.setattr(sys, "flags", SimpleNamespace(optimize=2))
     elif change == "version":
         monkeypatch.setattr(text_cache, "version", lambda package: f"{package} of tomorrow")
     else:
@@ -73,6 +76,17 @@ def test_a_folder_that_cannot_be_written_is_no_error(made, sources, monkeypatch,
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert printed(capsys, "list") == f"{made[0]}\n"
+
+
+def test_a_user_without_a_home_has_no_cache(made, sources, monkeypatch, tmp_path, capsys):
+    """As in a container whose user is no more than a number."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(os.path, "expanduser", str)
+    with pytest.raises(SystemExit, match="0"):
+        command.main(["list"])
+    assert capsys.readouterr().out == f"{made[0]}\n"
+    assert not (tmp_path / "~").exists()
 
 
 @pytest.mark.parametrize(

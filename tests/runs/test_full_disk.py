@@ -1,7 +1,7 @@
 """Disks that are full or read-only: the run says so, and loses nothing."""
 
 import os
-from errno import ENOSPC, EROFS
+from errno import EFBIG, ENOSPC, EROFS
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -16,6 +16,12 @@ from fl_lightning.federation.row_files import RowFiles
 
 def fails(code: int) -> Mock:
     return Mock(side_effect=OSError(code, os.strerror(code)))
+
+
+def test_a_limit_of_the_size_of_files_is_named(tmp_path, sentence, monkeypatch):
+    monkeypatch.setattr(torch, "save", fails(EFBIG))
+    said = sentence(scaffold, tmp_path / "run")
+    assert "ulimit -f" in said
 
 
 @pytest.mark.parametrize("resume", [(), ("--resume",)])

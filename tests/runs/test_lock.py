@@ -1,6 +1,8 @@
 """One folder, one run at a time."""
 
+import shutil
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from refusals import scaffold
@@ -26,6 +28,28 @@ def test_of_two_runs_that_start_in_a_new_folder_one_is_refused(tmp_path, sentenc
     with take_lock(tmp_path / "new"):
         assert "a run is at work in" in sentence(scaffold, tmp_path / "new")
     scaffold(tmp_path / "new", "--rounds", "1")
+
+
+class Begins:
+    """Somebody who deletes the folder of a run in its second round, and begins another there."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def on_round_end(self, federation, metrics):
+        if federation.round == 2:
+            shutil.rmtree(self.folder)
+            take_lock(self.folder).close()
+            (self.folder / LOCK).write_text("1 on another machine")
+            (self.folder / "metrics.csv").write_text("another run's")
+
+
+def test_a_run_writes_no_round_into_the_folder_of_another_one(tmp_path, sentence):
+    folder = tmp_path / "run"
+    said = sentence(scaffold, folder, callbacks=[Begins(folder)])
+    assert "another run now (1 on another machine)" in said
+    assert (folder / "metrics.csv").read_text() == "another run's"
+    assert not (folder / "checkpoints").exists()
 
 
 def test_the_ranks_of_one_run_share_the_lock(tmp_path):

@@ -92,7 +92,7 @@ def embedding(features: Tensor, method: str = "tsne", seed: int = 0) -> Tensor:
         try:
             from umap import UMAP
         except ImportError:
-            raise UserError("umap needs the package umap-learn: install it, or use tsne") from None
+            raise UserError("umap is not installed: pip install umap-learn, or use tsne") from None
         plane = UMAP(random_state=seed, n_jobs=1).fit_transform(features.numpy())
     else:
         from sklearn.manifold import TSNE
