@@ -150,6 +150,10 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
         {"training_step": step_with(lambda self, b: self.log("mine", self(b["x"])[0]))},
         "'mine' of shape (3,)",
     ),
+    "a logged text": (
+        {"training_step": step_with(lambda self, _: self.log("mine", "good"))},
+        "logs 'mine' of 'good'",
+    ),
 }
 
 
@@ -157,6 +161,16 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
 def test_modules_that_no_federation_can_train(name: str) -> None:
     members, word = MODULES[name]
     refused(lambda: trainer().fit(module(**members), data()), word)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "stacked"])
+def test_numbers_that_some_steps_alone_log(executor: str) -> None:
+    """Their places in a client's means took the numbers of other names."""
+    of_late = step_with(lambda self, _: self.log("late", 1.0) if self.current_epoch else None)
+    of_few = step_with(lambda self, b: self.log("few", 1.0) if len(b["x"]) < 5 else None)
+    for step, name in ((of_late, "late"), (of_few, "few")):
+        with pytest.raises(fl.UserError, match=f"logs '{name}' in some steps alone"):
+            trainer(executor=executor).fit(module(training_step=step), data())
 
 
 def test_a_step_that_loses_the_dimension_of_a_batch_of_one() -> None:
