@@ -148,6 +148,25 @@ def test_a_name_may_come_from_the_mode_of_the_module() -> None:
     assert "val_loss_std" not in fit.history
 
 
+class Sampled(Lit):
+    """Scores noisy inputs, as a variational auto-encoder scores samples."""
+
+    def validation_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
+        noisy = batch["x"] + torch.randn_like(batch["x"])
+        super().validation_step({**batch, "x": noisy}, index)
+
+
+def test_scores_of_random_numbers_depend_on_the_seed_alone() -> None:
+    found = list[float]()
+    for _ in range(2):
+        module, given = Sampled(), data(validation=rows(9))
+        torch.rand(1 + len(found))  # what a program draws besides
+        fit = trainer(rounds=2)
+        fit.fit(module, given)
+        found += fit.history["val_loss"].tolist()
+    assert found[:2] == found[2:]
+
+
 def test_validation_sees_the_epoch_of_the_steps_before_it() -> None:
     fit = trainer(rounds=3)
     fit.fit(Epochs(), data(validation=rows(9)))
