@@ -48,7 +48,7 @@ def raw_rows(
         raise UserError(
             f"{name} is an IterableDataset, whose rows have no number: give a map-style data set"
         )
-    if hub or isinstance(given, Dataset):
+    if hub or is_data_set(given):
         try:
             samples = [given[k] for k in range(len(given))]
             if not samples:
@@ -63,6 +63,14 @@ def raw_rows(
     if isinstance(given, Mapping):
         return dict(given)
     return tuple(given) if isinstance(given, list) else given
+
+
+def is_data_set(given: Any) -> bool:
+    """Whether it gives samples by number: a data set of PyTorch, or an object that acts as one."""
+    if isinstance(given, Dataset):
+        return True
+    columns = isinstance(given, Sequence | Mapping) or hasattr(given, "__array__")
+    return not columns and hasattr(given, "__getitem__") and hasattr(given, "__len__")
 
 
 def _warn_of_random_samples(given: Any, name: str, collate: Callable[[list[Any]], Any]) -> None:
@@ -132,7 +140,7 @@ def tensors(raw: Any, name: str) -> Any:
     if isinstance(raw, tuple) and not _is_text(raw):
         made = [tensors(part, f"{name}[{k}]") for k, part in enumerate(raw)]
         return type(raw)(*made) if hasattr(raw, "_fields") else tuple(made)
-    if isinstance(raw, Dataset | DataLoader):
+    if isinstance(raw, DataLoader) or is_data_set(raw):
         fix = "give one data set of all rows, such as ConcatDataset(parts), and their owners"
         if isinstance(raw, DataLoader):
             fix = "give its data set; the batch size is an option of the trainer"
