@@ -178,13 +178,13 @@ def checked_rows(rows: Rows, name: str) -> int:
     Raises:
         UserError: If tensors differ in their number of rows, or hold NaN or infinite numbers.
     """
-    sizes = {path: len(column) for path, column in columns(rows, name)}
-    if not sizes:
+    paths = {len(column): path for path, column in columns(rows, name)}
+    if not paths:
         raise UserError(f"{name} holds no tensor: give at least one")
-    if len({*sizes.values()}) > 1:
-        listed = ", ".join(f"{path} has {size:,}" for path, size in sizes.items())
+    if len(paths) > 1:
+        listed = ", ".join(f"{path} has {size:,}" for size, path in [*paths.items()][:2])
         raise UserError(f"the tensors of {name} differ in their rows, {listed}: give equally many")
-    size = next(iter(sizes.values()))
+    (size,) = paths
     if size == 0:
         raise UserError(f"{name} has no rows: give at least one")
     for path, column in columns(rows, name):

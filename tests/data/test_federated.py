@@ -243,6 +243,7 @@ NAN[[3, 5], 1] = torch.nan
         (Stream(), {}, "IterableDataset"),
         ([TensorDataset(X, Y)] * 2, {"clients": [0, 1]}, "train[0] is a TensorDataset"),
         ({"x": Duck()}, {}, "train['x'] is a Duck"),
+        (tuple(X[k:] for k in range(24)), {}, "train[0] has 24, train[1] has 23: give"),
         (DataLoader(TensorDataset(X, Y)), {}, "train is a DataLoader"),
         ((X, Y), {"clients": [k == Y for k in range(3)]}, "mask.nonzero()"),
         ({"x": [[1.0], [2.0, 3.0]]}, {"clients": [0, 1]}, "train['x']"),
