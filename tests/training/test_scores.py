@@ -304,6 +304,22 @@ def test_a_run_gives_its_weights_to_a_module() -> None:
         run.model()
 
 
+def test_the_weights_of_a_compiled_module_have_its_own_names() -> None:
+    """So that the module loads them, compiled or not, as in Lightning."""
+    nets = [nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)) for _ in range(2)]
+    nets[0][0].bias.requires_grad_(False)
+    compiled = [torch.compile(net, backend="eager") for net in nets]
+    given = rows()
+    labeled = fl.FederatedData((given["x"], given["label"]), clients=owners(), test=0.2)
+    run = trainer(lr=0.1).fit(compiled[0], labeled)
+    for net in (nets[1], compiled[1]):
+        nets[1][0].bias.data.copy_(nets[0][0].bias)
+        for chosen in ({}, {"round": 2}):
+            nets[1][1].reset_running_stats()
+            run.model(net, **chosen)
+            assert distance(nets[1], nets[0]) == 0
+
+
 def test_a_run_that_is_scored_on_nothing_displays_its_loss() -> None:
     run = trainer(rounds=1).fit(Lit(), data())
     assert "<th>train/loss</th>" in run._repr_html_()
