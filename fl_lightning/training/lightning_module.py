@@ -83,8 +83,8 @@ class StepModel(nn.Module):
         for hook in sorted(REFUSED):
             if getattr(kind, hook, None) is not getattr(LightningModule, hook, None):
                 raise ModelError(
-                    f"{name} overrides {hook}, which no federation calls: do this in a step, in "
-                    "a hook of validation, in a callback or in a term"
+                    f"{name} overrides {hook}, which no federation calls: do this in setup, in a "
+                    "step, in a hook of validation, in a callback or in a term"
                 )
         if kind.training_step is LightningModule.training_step:
             raise ModelError(f"{name} has no training_step: write one that returns the loss")

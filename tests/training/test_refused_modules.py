@@ -23,7 +23,7 @@ from fl_lightning.training.lightning_module import REFUSED
 @pytest.mark.parametrize("hook", sorted(REFUSED))
 def test_hooks_of_a_trainers_loop(hook: str) -> None:
     mine = module(**{hook: lambda self, *_, **__: None})
-    refused(lambda: trainer().fit(mine, data()), "Mine", hook, "callback")
+    refused(lambda: trainer().fit(mine, data()), "Mine", hook, "setup", "callback")
 
 
 class Fixed(Optimizer):
