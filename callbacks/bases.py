@@ -10,6 +10,7 @@ from torch import Tensor
 from typing_extensions import Doc
 
 from fl_lightning.core.constraints import PositiveInt, check
+from fl_lightning.core.randomness import derived_seed, seeded_rng
 from fl_lightning.data import DeviceDataset
 from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Federation, Metrics
@@ -64,8 +65,14 @@ class Measure:
         if not self.is_due(federation, federation.round):
             self._add(federation, metrics)
 
+    def measured(self, federation: Federation) -> Metrics:
+        """What `measure` gives; random numbers of a model depend on seed and round alone."""
+        seed = derived_seed(federation.seed, "measure", federation.round)
+        with seeded_rng(seed, federation.w.device):
+            return self.measure(federation)
+
     def _add(self, federation: Federation, metrics: Metrics) -> None:
-        measured = self.measure(federation)
+        measured = self.measured(federation)
         metrics.update(measured)
         if federation.round % self.every:
             federation.last_only.update(measured)

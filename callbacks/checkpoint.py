@@ -15,6 +15,7 @@ from zipfile import ZipFile
 import torch
 from lightning.fabric import Fabric
 
+from fl_lightning.core.network import uncompiled
 from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.files import atomic
@@ -227,7 +228,8 @@ def _damage(path: Path) -> str:
 
 
 def _export(federation: Federation, path: Path) -> None:
-    _write({k: t.cpu() for k, t in federation.load_global().state_dict().items()}, path)
+    whole = uncompiled(federation.load_global()).state_dict()
+    _write({k: t.cpu() for k, t in whole.items()}, path)
 
 
 def _write(state: dict[str, Any], path: Path) -> None:

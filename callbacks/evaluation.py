@@ -74,7 +74,7 @@ class Evaluation(Measure):
     def on_fit_end(self, federation: Federation) -> None:
         """Score the last round if an interruption has kept it from being scored."""
         if self.scored < federation.round:
-            federation.fabric.log_dict(self.measure(federation), step=federation.round)
+            federation.fabric.log_dict(self.measured(federation), step=federation.round)
 
     def state_dict(self) -> dict[str, Any]:
         """The digest of the test set, and the last round that was scored."""

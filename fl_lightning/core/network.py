@@ -40,6 +40,12 @@ def class_name(module: nn.Module) -> str:
     return type(getattr(module, "lightning_module", module)).__name__
 
 
+def uncompiled(module: nn.Module) -> nn.Module:
+    """The module that `torch.compile` has wrapped, whose names have no prefix, or the module."""
+    inner: nn.Module = getattr(module, "_orig_mod", module)
+    return inner
+
+
 def tied(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors by every name of a parameter or buffer, for `functional_call(tie_weights=False)`.
 

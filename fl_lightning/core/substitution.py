@@ -36,7 +36,8 @@ def substituted(batched: bool) -> Iterator[None]:
     dropout of the weights of `scaled_dot_product_attention` and of the values between layers of
     `nn.LSTM`, `nn.GRU` and `nn.RNN` unless the sequences are packed, torchvision's
     `stochastic_depth` and timm's `drop_path`. All other random numbers stay PyTorch's. Within
-    `casts_of` linear layers and convolutions take the casts of their weights.
+    `casts_of` linear layers and convolutions take the casts of their weights. What a model has in
+    `torch.compile` runs eagerly, since it would keep the functions of its first trace.
 
     The functions are replaced for the whole process. In other threads they do what PyTorch's do,
     but only one thread at a time may be in such a context.
@@ -53,7 +54,8 @@ def substituted(batched: bool) -> Iterator[None]:
             place.update(new)
         mha.set_fastpath_enabled(fast and not batched)
         _batched_in[0] = get_ident() if batched else None
-        yield
+        with torch.compiler.set_stance("force_eager"):
+            yield
     finally:
         _batched_in[0] = outer
         mha.set_fastpath_enabled(fast)

@@ -4,16 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import (
-    Dataset,
-    Subset,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-    default_collate,
-)
+from torch.utils.data import Subset, SubsetRandomSampler, WeightedRandomSampler, default_collate
 
 from fl_lightning.core.randomness import seeded_rng
-from fl_lightning.data.rows import is_hub, raw_rows
+from fl_lightning.data.rows import is_data_set, is_hub, raw_rows
 from fl_lightning.errors import UserError
 
 UNIMPLEMENTED = {"lightning.pytorch.core.hooks", "pytorch_lightning.core.hooks"}
@@ -84,6 +78,6 @@ def _behind(loader: Any, method: str, part: str) -> Any:
         )
     collate = getattr(loader, "collate_fn", None) or default_collate
     rows = loader.dataset
-    if not (isinstance(rows, Dataset) or is_hub(rows, part)):
+    if not (is_data_set(rows) or is_hub(rows, part)):
         rows = Subset(rows, range(len(rows)))  # a list of samples, which has no class of PyTorch
     return raw_rows(rows, part, collate)

@@ -48,7 +48,7 @@ def raw_rows(
         raise UserError(
             f"{name} is an IterableDataset, whose rows have no number: give a map-style data set"
         )
-    if hub or isinstance(given, Dataset):
+    if hub or is_data_set(given):
         try:
             samples = [given[k] for k in range(len(given))]
             if not samples:
@@ -63,6 +63,14 @@ def raw_rows(
     if isinstance(given, Mapping):
         return dict(given)
     return tuple(given) if isinstance(given, list) else given
+
+
+def is_data_set(given: Any) -> bool:
+    """Whether it gives samples by number: a data set of PyTorch, or an object that acts as one."""
+    if isinstance(given, Dataset):
+        return True
+    columns = isinstance(given, Sequence | Mapping) or hasattr(given, "__array__")
+    return not columns and hasattr(given, "__getitem__") and hasattr(given, "__len__")
 
 
 def _warn_of_random_samples(given: Any, name: str, collate: Callable[[list[Any]], Any]) -> None:
@@ -132,7 +140,7 @@ def tensors(raw: Any, name: str) -> Any:
     if isinstance(raw, tuple) and not _is_text(raw):
         made = [tensors(part, f"{name}[{k}]") for k, part in enumerate(raw)]
         return type(raw)(*made) if hasattr(raw, "_fields") else tuple(made)
-    if isinstance(raw, Dataset | DataLoader):
+    if isinstance(raw, DataLoader) or is_data_set(raw):
         fix = "give one data set of all rows, such as ConcatDataset(parts), and their owners"
         if isinstance(raw, DataLoader):
             fix = "give its data set; the batch size is an option of the trainer"
@@ -170,13 +178,13 @@ def checked_rows(rows: Rows, name: str) -> int:
     Raises:
         UserError: If tensors differ in their number of rows, or hold NaN or infinite numbers.
     """
-    sizes = {path: len(column) for path, column in columns(rows, name)}
-    if not sizes:
+    paths = {len(column): path for path, column in columns(rows, name)}
+    if not paths:
         raise UserError(f"{name} holds no tensor: give at least one")
-    if len({*sizes.values()}) > 1:
-        listed = ", ".join(f"{path} has {size:,}" for path, size in sizes.items())
+    if len(paths) > 1:
+        listed = ", ".join(f"{path} has {size:,}" for size, path in [*paths.items()][:2])
         raise UserError(f"the tensors of {name} differ in their rows, {listed}: give equally many")
-    size = next(iter(sizes.values()))
+    (size,) = paths
     if size == 0:
         raise UserError(f"{name} has no rows: give at least one")
     for path, column in columns(rows, name):

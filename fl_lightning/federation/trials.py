@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from fl_lightning.core.algorithm import Facts
 from fl_lightning.core.losses import TaskLoss, is_cross_entropy, one_number, scores_of
 from fl_lightning.core.network import arguments, class_name, tied
+from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.data import ClientData
 from fl_lightning.data.dataset import is_image
 from fl_lightning.errors import ModelError, UserError, first_sentence
@@ -62,8 +63,9 @@ def dry_run(
 
     Raises:
         ModelError: If the model does not take the samples, changes them or a parameter in place,
-            replaces a buffer, has no trainable score for each label, or hooks on parameters; or if
-            it has BatchNorm and a client has batches of one sample alone.
+            replaces a buffer, keeps something else from step to step, has no trainable score for
+            each label, or hooks on parameters; or if it has BatchNorm and a client has batches of
+            one sample alone.
     """
     for name, p in module.named_parameters():
         if p._backward_hooks or p._post_accumulate_grad_hooks:
@@ -78,10 +80,10 @@ def dry_run(
         x, y = data.inputs(index), data.targets(index)
         args, kwargs = arguments(x)
         given = tied(module, {name: b.clone() for name, b in module.named_buffers()})
-        buffers, devices = dict(given), [device] if device.type == "cuda" else []
+        buffers = dict(given)
         versions = [t._version for t in tree_leaves(x)]
         weights = _places(module)
-        with torch.enable_grad(), torch.random.fork_rng(devices), autocast():
+        with torch.enable_grad(), seeded_rng(0, device), autocast():
             out = functional_call(module.train(training), buffers, args, kwargs, tie_weights=False)
         if [t._version for t in tree_leaves(x)] != versions:
             # the second gradient of a step would be of another batch
@@ -104,6 +106,8 @@ def dry_run(
     for training in (True, False):
         try:
             out, y = forward(2, training)
+            if training:
+                _check_repeats(out, forward(2)[0], module)
         except (torch.OutOfMemoryError, ModelError):
             raise
         except Exception as error:
@@ -240,6 +244,19 @@ def _check_gradient(value: Tensor, module: nn.Module, clients: ClientData) -> No
                 f"parameter {name!r} of {class_name(module)} has a sparse gradient, but clients "
                 "step one dense vector: make its layer with sparse=False"
             )
+
+
+def _check_repeats(out: Any, again: Any, module: nn.Module) -> None:
+    """Raise a ModelError unless the same step from the same buffers has the same result."""
+    first, second = ([*tree_leaves(o), None][0] for o in (out, again))
+    if not isinstance(first, Tensor) or first.device.type != "cpu":
+        return  # a GPU may add in another order
+    if not first.allclose(second, rtol=0, atol=0, equal_nan=True):
+        raise ModelError(
+            f"{class_name(module)} has another result when a step is repeated, so clients would "
+            "pass something on: keep counts and states in buffers, and draw from torch's global "
+            "generator"
+        )
 
 
 def with_single_batch(clients: ClientData) -> Tensor:

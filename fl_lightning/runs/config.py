@@ -116,8 +116,8 @@ class Config(dict[str, Any]):
         if changed:
             which = ", ".join(f"{k} was {self.get(k)} and is now {now.get(k)}" for k in changed)
             raise UserError(
-                f"a resumed run keeps its options, but {which}: omit these flags, or start another "
-                "run"
+                f"a resumed run keeps its options, but {which}: leave them as they were, or start "
+                "another run"
             )
 
     def _effect(self, name: str) -> Effect:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from fl_lightning.core.network import check_base, digest
+from fl_lightning.core.network import check_base, digest, uncompiled
 from fl_lightning.data import Partition, hold_out, hold_out_of_clients
 from fl_lightning.data.dataset import TrainTest
 from fl_lightning.errors import UserError, first_sentence
@@ -183,7 +183,8 @@ class Run:
             name = factory.name
         try:
             state = torch.load(file, map_location="cpu", weights_only=True)
-            model.load_state_dict(state if round is None else _of_checkpoint(state, model))
+            inner = uncompiled(model)
+            inner.load_state_dict(state if round is None else _of_checkpoint(state, inner))
         except RuntimeError as error:
             raise UserError(
                 f"{file} does not fit the model {name} ({first_sentence(error)}): "
@@ -240,15 +241,18 @@ def _load_data(
 def _of_checkpoint(state: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
     """The `state_dict` of a model from the content of a checkpoint and the model's frozen base."""
     parameters = dict(model.named_parameters())
-    theirs = state["base"]
+    theirs, frozen, buffers = (  # without the prefix of `torch.compile`
+        {name.removeprefix("_orig_mod."): x for name, x in state[part].items()}
+        for part in ("base", "frozen", "buffers")
+    )
     base = {name: p for name, p in parameters.items() if name in theirs}
     check_base({name: digest(p) for name, p in base.items()}, theirs)
-    frozen = {**base, **state["frozen"]}  # with FedBABU also the head
+    frozen = {**base, **frozen}  # with FedBABU also the head
     trained = {name: p for name, p in parameters.items() if name not in frozen}
     parts = state["w"].split([p.numel() for p in trained.values()])
     named = zip(trained.items(), parts, strict=True)
     whole = {name: part.view_as(p) for (name, p), part in named}
-    whole |= {**frozen, **state["buffers"]}
+    whole |= {**frozen, **buffers}
     places = model.state_dict(keep_vars=True)
     # a tied weight has two names, and one in the checkpoint
     saved = {id(places[name]): tensor for name, tensor in whole.items() if name in places}

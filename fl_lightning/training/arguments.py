@@ -75,10 +75,10 @@ def check_objects(callbacks: Any, loggers: Any) -> None:
     if not all(isinstance(given, list | tuple) for given in (callbacks, loggers)):
         raise UserError("callbacks and loggers are lists: write callbacks=[...]")
     for logger in loggers:
-        if not (hasattr(logger, "log_metrics") and hasattr(logger, "finalize")):
+        if not all(hasattr(logger, name) for name in ("log_metrics", "save", "finalize")):
             raise UserError(
-                f"{logger!r:.60} is no logger: give an object with log_metrics and finalize, such "
-                "as lightning.fabric.loggers.CSVLogger(folder)"
+                f"{logger!r:.60} is no logger: give an object with log_metrics, save and finalize, "
+                "such as lightning.fabric.loggers.CSVLogger(folder)"
             )
 
 

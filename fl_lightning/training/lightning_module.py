@@ -65,7 +65,7 @@ class StepModel(nn.Module):
 
     Attributes:
         lightning_module: The module, which optimizes automatically.
-        logs: The names of the numbers that the last training step logged.
+        logs: The names of the numbers that each training step logs; None before the first one.
         still: The parts that are in evaluation mode while the module trains, as they were given.
         rests: Whether a training step has called a metric, which is not updated there.
         metrics_by_name: The metrics that steps of evaluation have logged.
@@ -83,8 +83,8 @@ class StepModel(nn.Module):
         for hook in sorted(REFUSED):
             if getattr(kind, hook, None) is not getattr(LightningModule, hook, None):
                 raise ModelError(
-                    f"{name} overrides {hook}, which no federation calls: do this in a step, in "
-                    "a hook of validation, in a callback or in a term"
+                    f"{name} overrides {hook}, which no federation calls: do this in setup, in a "
+                    "step, in a hook of validation, in a callback or in a term"
                 )
         if kind.training_step is LightningModule.training_step:
             raise ModelError(f"{name} has no training_step: write one that returns the loss")
@@ -94,7 +94,7 @@ class StepModel(nn.Module):
             self.__dict__[shared] = getattr(module, shared)
         self.__dict__["lightning_module"] = module
         self.logged = dict[str, Logged]()
-        self.logs: Sequence[str] = ()
+        self.logs: Sequence[str] | None = None
         self.rests, self.metrics_by_name = False, dict[str, Metric]()
         self.stand_in = StandIn()
         parts = module.modules() if module.training else ()  # else it was only scored before
@@ -144,7 +144,15 @@ class StepModel(nn.Module):
                 )
         self.logged = {}  # values have graphs, which a copy of the module must not
         logs = {k: v.detach().to(loss).reshape(()) for k, v in numbers.items()}
-        self.logs, self.rests = tuple(logs), self.rests or bool(of_metrics)
+        self.rests = self.rests or bool(of_metrics)
+        if self.training:  # not in a reference pass, whose numbers nobody takes
+            self.logs = [*logs] if self.logs is None else self.logs
+            if changed := logs.keys() ^ {*self.logs}:
+                raise ModelError(
+                    f"{type(module).__name__}.training_step logs {min(changed)!r} in some steps "
+                    "alone, but of a client there is a mean over all its steps: log it in each"
+                )
+            logs = {name: logs[name] for name in self.logs}
         return StepOutput(loss, seen[-1] if seen else None, logs)
 
     def has(self, part: Part) -> bool:

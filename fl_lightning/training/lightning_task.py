@@ -95,7 +95,7 @@ class LightningTask(Task):
         return found
 
     def _scored(self, scores: Metrics, part: str) -> None:
-        steps = {"training": self.steps.logs, **self.logged}
+        steps = {"training": self.steps.logs or (), **self.logged}
         for other, names in steps.items():
             if shared := sorted(scores.keys() & {*names}):
                 raise ModelError(

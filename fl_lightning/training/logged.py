@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from math import nan
+from numbers import Number
 from operator import add
 from typing import Any, NamedTuple
 
 from torch import Tensor
+from torchmetrics import Metric
 
 from fl_lightning.errors import ModelError
 
@@ -50,8 +52,10 @@ def logged(
     Raises:
         ModelError: If the value is no single number, or there is no such reduction.
     """
-    if isinstance(value, Tensor) and value.numel() != 1:
-        raise ModelError(f"{kind} logs {name!r} of shape {tuple(value.shape)}: log one number")
+    number = value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, Number | Metric)
+    if not number:
+        given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.60}"
+        raise ModelError(f"{kind} logs {name!r} of {given}: log one number")
     reduction = getattr(reduce_fx, "__name__", reduce_fx)
     if reduction not in REDUCTIONS:
         raise ModelError(

@@ -36,6 +36,17 @@ class Samples(Dataset[Any]):
         return self.sample(k)
 
 
+class Duck:
+    """Samples without a class of PyTorch and without an end, as a `DataLoader` takes them."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, k: int) -> Any:
+        assert k < 24
+        return X[k], int(Y[k])
+
+
 def test_random_samples_are_warned_of_since_they_are_drawn_once():
     noisy = Samples(lambda k: (X[k] + torch.rand(5), 0))
     with pytest.warns(UserWarning, match="the samples of test differ"):
@@ -109,6 +120,7 @@ class Doubled(TensorDataset):
         (TensorDataset(X, Y), (X, Y)),
         (Doubled(X, Y), (2 * X, Y)),
         (Samples(lambda k: (X[k], int(Y[k]))), (X, Y)),
+        (Duck(), (X, Y)),
         (Samples(lambda k: {"x": X[k].numpy(), "y": int(Y[k])}), {"x": X, "y": Y}),
         (Samples(lambda k: ({"a": X[k], "b": (X[k], Y[k])}, Y[k])), ({"a": X, "b": (X, Y)}, Y)),
         ([X, Y], (X, Y)),
@@ -230,6 +242,8 @@ NAN[[3, 5], 1] = torch.nan
         (Samples(object, 0), {"clients": []}, "no rows"),
         (Stream(), {}, "IterableDataset"),
         ([TensorDataset(X, Y)] * 2, {"clients": [0, 1]}, "train[0] is a TensorDataset"),
+        ({"x": Duck()}, {}, "train['x'] is a Duck"),
+        (tuple(X[k:] for k in range(24)), {}, "train[0] has 24, train[1] has 23: give"),
         (DataLoader(TensorDataset(X, Y)), {}, "train is a DataLoader"),
         ((X, Y), {"clients": [k == Y for k in range(3)]}, "mask.nonzero()"),
         ({"x": [[1.0], [2.0, 3.0]]}, {"clients": [0, 1]}, "train['x']"),

@@ -44,3 +44,13 @@ def test_executors_agree(name: str, traces: list[Any]) -> None:
     assert bool(traces) == ("compiled" in name)
     assert history["local/lr"].tolist() == pytest.approx([0.1, 0.1, 0.05])
     assert {"loss", "loss_std", "loss_worst10", "test_loss"} <= {*history}
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # by dynamo, in evaluation
+@pytest.mark.parametrize("executor", ["sequential", "stacked"])
+def test_a_part_in_torch_compile_draws_the_same_dropout(executor: str) -> None:
+    modules = [Lit(dropout=0.5).double() for _ in range(2)]
+    modules[1].drop.compile(backend="eager")
+    for module in modules:
+        trainer(executor=executor).fit(module, data(torch.float64))
+    assert distance(*modules) == 0

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -226,6 +227,10 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "complex": (partial(fit_linear, torch.complex64), ("weight is complex",)),
     "callback": (lambda: trainer(callbacks=3), ("callbacks=[...]",)),
     "no logger": (lambda: trainer(loggers=["csv"]), ("'csv'", "CSVLogger")),
+    "a logger that cannot save": (
+        lambda: trainer(loggers=[SimpleNamespace(log_metrics=print, finalize=print)]),
+        ("is no logger", "log_metrics, save and finalize"),
+    ),
     "of Lightning": (
         lambda: trainer(callbacks=[OfLightning("loss")]).fit(Lit(), data()),
         ("EarlyStopping", "fl_lightning.callbacks"),

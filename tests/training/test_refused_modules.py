@@ -1,13 +1,15 @@
 """LightningModules that no federation can train are refused in one sentence."""
 
+import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from lightning import LightningModule
-from lightning_modules import data, module, refused, step_with, trainer
+from lightning_modules import Lit, data, module, refused, step_with, trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import LBFGS, SGD, Adafactor, Optimizer
@@ -21,7 +23,7 @@ from fl_lightning.training.lightning_module import REFUSED
 @pytest.mark.parametrize("hook", sorted(REFUSED))
 def test_hooks_of_a_trainers_loop(hook: str) -> None:
     mine = module(**{hook: lambda self, *_, **__: None})
-    refused(lambda: trainer().fit(mine, data()), "Mine", hook, "callback")
+    refused(lambda: trainer().fit(mine, data()), "Mine", hook, "setup", "callback")
 
 
 class Fixed(Optimizer):
@@ -63,6 +65,17 @@ def averages(self: Any, batch: Any) -> None:
 
 def averages_data(self: Any, batch: Any) -> None:
     self.norm.weight.data = 0.9 * self.norm.weight.data
+
+
+def anneals(self: Any, batch: Any, index: int) -> Tensor:
+    """Counts the steps by itself."""
+    self.count = vars(self).get("count", 0) + 1
+    return Lit.training_step(self, batch, index) / self.count
+
+
+def adds_noise(self: Any, batch: Any, index: int) -> Tensor:
+    """Draws from a generator of its own."""
+    return Lit.training_step(self, batch, index) * torch.rand((), generator=self.noise)
 
 
 MODULES: dict[str, tuple[dict[str, Any], str]] = {
@@ -134,6 +147,11 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
         {"training_step": step_with(averages_data)},
         "'norm.weight' in a step",
     ),
+    "a count of steps": ({"training_step": anneals}, "Mine has another result"),
+    "a generator of its own": (
+        {"training_step": adds_noise, "noise": torch.Generator()},
+        "torch's global generator",
+    ),
     "a logged sum": (
         {"training_step": step_with(lambda self, b: self.log("mine", 1.0, reduce_fx="sum"))},
         "'mine' with reduce_fx='sum'",
@@ -150,6 +168,10 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
         {"training_step": step_with(lambda self, b: self.log("mine", self(b["x"])[0]))},
         "'mine' of shape (3,)",
     ),
+    "a logged text": (
+        {"training_step": step_with(lambda self, _: self.log("mine", "good"))},
+        "logs 'mine' of 'good'",
+    ),
 }
 
 
@@ -157,6 +179,30 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
 def test_modules_that_no_federation_can_train(name: str) -> None:
     members, word = MODULES[name]
     refused(lambda: trainer().fit(module(**members), data()), word)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "stacked"])
+def test_numbers_that_some_steps_alone_log(executor: str) -> None:
+    """Their places in a client's means took the numbers of other names."""
+    of_late = step_with(lambda self, _: self.log("late", 1.0) if self.current_epoch else None)
+    of_few = step_with(lambda self, b: self.log("few", 1.0) if len(b["x"]) < 5 else None)
+    for step, name in ((of_late, "late"), (of_few, "few")):
+        with pytest.raises(fl.UserError, match=f"logs '{name}' in some steps alone"):
+            trainer(executor=executor).fit(module(training_step=step), data())
+
+
+def test_a_step_may_draw_from_global_generators() -> None:
+    """The trial of a step leaves them where they were."""
+
+    def noisy(self: Any, batch: Any, index: int) -> Tensor:
+        draws = torch.rand(()), random.random(), np.random.rand()  # noqa: NPY002
+        return Lit.training_step(self, batch, index) * sum(draws)
+
+    mine, given = module(training_step=noisy), data()
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[2]  # noqa: NPY002
+    trainer().fit(mine, given)
+    assert torch.get_rng_state().equal(before[0])
+    assert (random.getstate(), np.random.get_state()[2]) == before[1:]  # noqa: NPY002
 
 
 def test_a_step_that_loses_the_dimension_of_a_batch_of_one() -> None:

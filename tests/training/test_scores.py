@@ -130,6 +130,43 @@ class Epochs(Lit):
         self.log("round_validated", float(self.current_epoch))
 
 
+class OneStep(Lit):
+    """Has one step for all parts, whose name comes from the mode of the module."""
+
+    def training_step(self, batch: dict[str, torch.Tensor], index: int) -> Any:
+        loss = nn.functional.cross_entropy(self(batch["x"]), batch["label"])
+        self.log("train_loss" if self.training else "val_loss", loss)
+        return loss
+
+    validation_step = training_step
+
+
+def test_a_name_may_come_from_the_mode_of_the_module() -> None:
+    fit = trainer(rounds=1, batch_size=4)
+    fit.fit(OneStep(), data(validation=rows(9)))
+    assert {"train_loss_std", "val_loss"} <= {*fit.history}
+    assert "val_loss_std" not in fit.history
+
+
+class Sampled(Lit):
+    """Scores noisy inputs, as a variational auto-encoder scores samples."""
+
+    def validation_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
+        noisy = batch["x"] + torch.randn_like(batch["x"])
+        super().validation_step({**batch, "x": noisy}, index)
+
+
+def test_scores_of_random_numbers_depend_on_the_seed_alone() -> None:
+    found = list[float]()
+    for _ in range(2):
+        module, given = Sampled(), data(validation=rows(9))
+        torch.rand(1 + len(found))  # what a program draws besides
+        fit = trainer(rounds=2)
+        fit.fit(module, given)
+        found += fit.history["val_loss"].tolist()
+    assert found[:2] == found[2:]
+
+
 def test_validation_sees_the_epoch_of_the_steps_before_it() -> None:
     fit = trainer(rounds=3)
     fit.fit(Epochs(), data(validation=rows(9)))
@@ -265,6 +302,22 @@ def test_a_run_gives_its_weights_to_a_module() -> None:
         run.model(nn.Linear(2, 2))
     with pytest.raises(fl.UserError, match=r"run\.model\(module\)"):
         run.model()
+
+
+def test_the_weights_of_a_compiled_module_have_its_own_names() -> None:
+    """So that the module loads them, compiled or not, as in Lightning."""
+    nets = [nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)) for _ in range(2)]
+    nets[0][0].bias.requires_grad_(False)
+    compiled = [torch.compile(net, backend="eager") for net in nets]
+    given = rows()
+    labeled = fl.FederatedData((given["x"], given["label"]), clients=owners(), test=0.2)
+    run = trainer(lr=0.1).fit(compiled[0], labeled)
+    for net in (nets[1], compiled[1]):
+        nets[1][0].bias.data.copy_(nets[0][0].bias)
+        for chosen in ({}, {"round": 2}):
+            nets[1][1].reset_running_stats()
+            run.model(net, **chosen)
+            assert distance(nets[1], nets[0]) == 0
 
 
 def test_a_run_that_is_scored_on_nothing_displays_its_loss() -> None:
