@@ -46,7 +46,11 @@ def _parts(file: Path) -> dict[Path, Path]:
 
 def _imported(file: Path, folder: Path) -> Iterator[Path]:
     """The modules below a folder that a file imports, and the packages that they are in."""
-    for node in ast.walk(ast.parse(file.read_bytes())):
+    try:
+        tree = ast.parse(file.read_bytes())
+    except SyntaxError:  # of another Python, which a `try` may import
+        return
+    for node in ast.walk(tree):
         match node:
             case ast.Import(names):
                 start, dotted = folder, [alias.name for alias in names]

@@ -122,6 +122,7 @@ INNER = "first", "inner/third", "inner/fourth"
         ("from parts import first as f, second", {"parts/first.py"}),
         ("import parts.inner.third", {f"parts/{n}.py" for n in INNER}),
         ("import torch, parts, fl_lightning", set()),
+        ("import old", {"old.py"}),
     ],
 )
 def test_imports_are_found_in_folders_without_init_and_beside_the_file_of_a_link(
@@ -132,6 +133,7 @@ def test_imports_are_found_in_folders_without_init_and_beside_the_file_of_a_link
         (beside / f"parts/{name}.py").parent.mkdir(parents=True, exist_ok=True)
         (beside / f"parts/{name}.py").write_text("")
     (beside / "parts/inner/third.py").write_text("from . import fourth\nfrom .. import first\n")
+    (beside / "old.py").write_text("print 1")
     (beside / "torch").mkdir()
     (beside / "fl_lightning").mkdir()
     (beside / "fl_lightning/__init__.py").write_text("")
