@@ -23,10 +23,10 @@ Precision is 32 bits or bf16. fp16 with a GradScaler ('16-mixed') does not work:
 takes no closure.
 """
 
+from fl_lightning.optim.checks import check_minimizes as check_minimizes
 from fl_lightning.optim.sharpness import ASAM as ASAM
 from fl_lightning.optim.sharpness import GSAM as GSAM
 from fl_lightning.optim.sharpness import LESAM as LESAM
 from fl_lightning.optim.sharpness import SAM as SAM
 from fl_lightning.optim.transform import GradientTransform as GradientTransform
 from fl_lightning.optim.transform import Transform as Transform
-from fl_lightning.optim.transform import check_minimizes as check_minimizes

@@ -1,8 +1,7 @@
 """GradientTransform: an optimizer that steps with a function of its gradient oracle."""
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
-from inspect import signature
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -12,6 +11,7 @@ from torch.optim import Optimizer
 from fl_lightning.core.oracle import TASK_LOSS, BatchOracle, Oracle, Request
 from fl_lightning.core.vector import cloned, copy
 from fl_lightning.errors import UserError
+from fl_lightning.optim.checks import ask, check_minimizes, check_shards, steps_alone
 
 Transform = Callable[[Oracle, Tensor], Tensor]
 """From the gradient oracle and the flat weights `w`, which stay unchanged, to the direction."""
@@ -76,7 +76,7 @@ class GradientTransform(Optimizer):
         if not isinstance(base, Optimizer):
             ours = "SAM(SGD(model.parameters(), lr=0.1), rho=0.05)"
             raise TypeError(f"base must be an optimizer object, as in {ours}, but is {base!r:.60}")
-        if isinstance(base, GradientTransform) or not _steps_alone(type(base).step):
+        if isinstance(base, GradientTransform) or not steps_alone(type(base).step):
             raise TypeError(f"{type(base).__name__} cannot be wrapped: its step needs a closure")
         return super().__new__(cls)
 
@@ -135,7 +135,7 @@ class GradientTransform(Optimizer):
             self.base.step()
             return loss
         check_minimizes(self)
-        _check_shards(params)
+        check_shards(params)
         before, after, losses = self._buffer_values(), list[Tensor](), list[Any]()
         w = self._read(params)
         version = w._version
@@ -157,13 +157,13 @@ class GradientTransform(Optimizer):
                 self._set_buffers(before)
             hold(w)
             if request.loss_only:
-                loss: Tensor = _ask(closure, request)
+                loss: Tensor = ask(closure, request)
                 self.first_pass = False
                 self._set_buffers(before)
                 return loss
             for p in params:
                 p.grad = None  # or an earlier result would share memory with this one
-            asked = closure if request == TASK_LOSS else partial(_ask, closure, request)
+            asked = closure if request == TASK_LOSS else partial(ask, closure, request)
             with torch.enable_grad():
                 known = losses or self._probed
                 losses.append(asked() if known else self._probe(asked, params, w))
@@ -263,52 +263,6 @@ class _Given:
                 "instead of model.buffers()"
             )
         return self.buffers
-
-
-def check_minimizes(optimizer: Optimizer) -> None:
-    """Raise a UserError if the optimizer ascends: perturbations are made for descent."""
-    if any(group.get("maximize") for group in optimizer.param_groups):
-        raise UserError("the optimizer has maximize=True: negate the loss instead")
-
-
-def _check_shards(params: Iterable[Tensor]) -> None:
-    """Raise a UserError if a norm over the parameters would be that of a part of them."""
-    for p in params:
-        if getattr(p, "_fsdp_flattened", False):  # set by FSDP1
-            raise UserError(
-                "FSDP1 gives each rank the norm of its own shard: use DDP, or FSDP2 "
-                "(Lightning's ModelParallelStrategy)"
-            )
-        for mesh_dim, placement in enumerate(getattr(p, "placements", ())):  # of a DTensor
-            ranks = p.device_mesh.size(mesh_dim)  # type: ignore[attr-defined]
-            if placement.is_shard() and p.shape[placement.dim] % ranks:
-                raise UserError(
-                    f"a parameter of shape {tuple(p.shape)} cannot be sharded evenly over {ranks} "
-                    f"ranks: make dimension {placement.dim} a multiple of {ranks}, or use DDP"
-                )
-
-
-@cache
-def _steps_alone(step: Callable[..., Any]) -> bool:
-    """Whether an optimizer's step needs no closure; cached, since every visit asks."""
-    return _takes(step, None)
-
-
-def _takes(function: Callable[..., Any], *arguments: Any) -> bool:
-    try:
-        signature(function).bind(*arguments)
-    except TypeError:
-        return False
-    return True
-
-
-def _ask(closure: Callable[..., Any], request: Request) -> Any:
-    if not _takes(closure, request):
-        raise UserError(
-            "the transform asks for another loss, a loss's value or a part of the batch: pass "
-            "closure(request), as SequentialExecutor does"
-        )
-    return closure(request)
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:

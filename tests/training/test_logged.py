@@ -1,0 +1,107 @@
+"""What the steps of a LightningModule see and log."""
+
+from typing import Any
+
+import pytest
+import torch
+from lightning_modules import Lit, data, rows, trainer
+from torch import nn
+
+
+class Stages(Lit):
+    """Logs which step its Trainer is in."""
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        self.log("trains", self.trainer.training and not self.trainer.validating)
+        return super().training_step(batch, index)
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.log("validates", self.trainer.validating and not self.trainer.training)
+
+    def test_step(self, batch: Any, index: int) -> None:
+        self.log("tests", self.trainer.testing and not self.trainer.validating)
+
+
+def test_steps_know_which_they_are() -> None:
+    fit = trainer(rounds=2)
+    fit.fit(Stages(), data(validation=rows(9), test=rows(9)))
+    for name in ("trains", "validates", "tests"):
+        assert fit.history[name].tolist() == [1, 1]
+
+
+class Epochs(Lit):
+    """Logs the round in training and in validation."""
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        loss = super().training_step(batch, index)
+        self.log("round_trained", self.current_epoch + 0 * loss)
+        return loss
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.log("round_validated", float(self.current_epoch))
+
+
+class OneStep(Lit):
+    """Has one step for all parts, whose name comes from the mode of the module."""
+
+    def training_step(self, batch: dict[str, torch.Tensor], index: int) -> Any:
+        loss = nn.functional.cross_entropy(self(batch["x"]), batch["label"])
+        self.log("train_loss" if self.training else "val_loss", loss)
+        return loss
+
+    validation_step = training_step
+
+
+def test_a_name_may_come_from_the_mode_of_the_module() -> None:
+    fit = trainer(rounds=1, batch_size=4)
+    fit.fit(OneStep(), data(validation=rows(9)))
+    assert {"train_loss_std", "val_loss"} <= {*fit.history}
+    assert "val_loss_std" not in fit.history
+
+
+class Sampled(Lit):
+    """Scores noisy inputs, as a variational auto-encoder scores samples."""
+
+    def validation_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
+        noisy = batch["x"] + torch.randn_like(batch["x"])
+        super().validation_step({**batch, "x": noisy}, index)
+
+
+def test_scores_of_random_numbers_depend_on_the_seed_alone() -> None:
+    found = list[float]()
+    for _ in range(2):
+        module, given = Sampled(), data(validation=rows(9))
+        torch.rand(1 + len(found))  # what a program draws besides
+        fit = trainer(rounds=2)
+        fit.fit(module, given)
+        found += fit.history["val_loss"].tolist()
+    assert found[:2] == found[2:]
+
+
+def test_validation_sees_the_epoch_of_the_steps_before_it() -> None:
+    fit = trainer(rounds=3)
+    fit.fit(Epochs(), data(validation=rows(9)))
+    assert fit.history["round_trained"].tolist() == [0, 1, 2]
+    assert fit.history["round_validated"].tolist() == [0, 1, 2]
+
+
+class Reduced(Lit):
+    """Logs with the options of `self.log`."""
+
+    def test_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
+        x, y = batch["x"], batch["label"]
+        self.log("count", float(len(x)), reduce_fx="sum")
+        self.log_dict({"most": x.max(), "most again": x.max()}, reduce_fx=torch.max)
+        self.log("least", x.min(), reduce_fx="min")
+        twos = y == 2
+        self.log("of twos", x[twos].sum() / twos.sum().clamp(min=1), batch_size=int(twos.sum()))
+
+
+def test_scores_are_reduced_as_they_are_logged() -> None:
+    given = data(test=rows(23))
+    found, x = trainer().test(Reduced(), given), given.test["x"]
+    twos = x[given.test["label"] == 2]
+    assert found["count"] == 23
+    assert found["most"] == found["most again"] == x.max().item()
+    assert found["least"] == x.min().item()
+    assert found["of twos"] == pytest.approx(twos.sum().item() / len(twos))
