@@ -97,6 +97,21 @@ def test_the_first_metric_chooses_the_best_model(
     assert f"best:    {best(scores):.4g} in round {place}" in capsys.readouterr().out
 
 
+class MetricFirst(WithMetric):
+    """Logs a metric, then a number."""
+
+    def validation_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
+        out = self(batch["x"])
+        self.accuracy(out, batch["label"])
+        self.log("val_acc", self.accuracy)
+        self.log("val_loss", nn.functional.cross_entropy(out, batch["label"]))
+
+
+def test_the_score_that_a_step_logs_first_counts() -> None:
+    run = trainer(rounds=2).fit(MetricFirst(), data(validation=rows(23)))
+    assert [*run.scores.items()] == [("val_acc", True), ("val_loss", False)]
+
+
 class Stages(Lit):
     """Logs which step its Trainer is in."""
 
