@@ -112,6 +112,18 @@ def test_the_score_that_a_step_logs_first_counts() -> None:
     assert [*run.scores.items()] == [("val_acc", True), ("val_loss", False)]
 
 
+class NoneAtFirst(Lit):
+    """Its score is not defined in the first round."""
+
+    def validation_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
+        self.log("val_acc", [math.nan, 0.5, 0.25][self.current_epoch])
+
+
+def test_the_best_round_has_a_number(capsys: Any) -> None:
+    trainer(rounds=3).fit(NoneAtFirst(), data(validation=rows(9)))
+    assert "best:    0.5 in round 2" in capsys.readouterr().out
+
+
 class Stages(Lit):
     """Logs which step its Trainer is in."""
 
