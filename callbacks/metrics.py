@@ -60,6 +60,13 @@ class MulticlassAUROC(classification.MulticlassAUROC):
     def __init__(self, classes: int) -> None:
         super().__init__(classes, average=None)
 
+    def update(self, scores: Tensor, y: Tensor) -> None:
+        """Count a batch: scores (n, classes) and classes (n,).
+
+        torchmetrics takes scores for probabilities in each batch in which all lie from 0 to 1.
+        """
+        super().update(scores.softmax(1), y)
+
     def compute(self) -> Tensor:  # type: ignore[override]
         """The mean area; torchmetrics gives 0 to a class without samples."""
         y = dim_zero_cat(self.target)

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from importlib.metadata import version
 from inspect import signature
+from math import nan
 from typing import Any, Literal
 
 import torch
@@ -170,7 +171,7 @@ class StepModel(nn.Module):
         self.eval()
         self.stand_in.enter(part)
         module, totals = self.lightning_module, Totals()
-        metrics, self.logged = dict[str, Metric](), {}
+        found, metrics, self.logged = dict[str, float](), dict[str, Metric](), {}
         for metric in _metrics(module):
             metric.distributed_available_fn = bool  # False: every rank sees all batches
             metric.reset()
@@ -184,6 +185,7 @@ class StepModel(nn.Module):
             call("batch_start", batch, k)
             result = _step(getattr(module, f"{part}_step"), batch, k)
             call("batch_end", result, batch, k)
+            found |= dict.fromkeys(self.logged, nan)  # in the order of the step: the first counts
             for name, one in self.logged.items():
                 if isinstance(one.value, Metric):
                     metrics[name] = one.value
@@ -193,7 +195,7 @@ class StepModel(nn.Module):
         call("epoch_end")
         call("end")
         ends = {name: of.value for name, of in self.logged.items()}
-        found = totals.results()
+        found |= totals.results()
         self.metrics_by_name |= metrics | {k: v for k, v in ends.items() if isinstance(v, Metric)}
         for name, value in (metrics | ends).items():
             found[name] = computed(value) if isinstance(value, Metric) else float(value)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from math import isnan
 from shlex import quote
 from statistics import fmean
 
@@ -122,7 +123,8 @@ def results(
         lines += [personal or f"to score clients' personal models: {again}"]
     elif scores := recorded.get(monitors[0]) if monitors else None:
         chosen_by = recorded[monitors[-1]]
-        rounds = [k for k in scores if k in chosen_by]
+        both = [k for k in scores if k in chosen_by]
+        rounds = [k for k in both if not isnan(chosen_by[k])] or both  # as best.pt is chosen
         best = (max if upwards else min)(rounds, key=chosen_by.__getitem__)
         lines = [*_scores(monitors[0], scores, best, len(monitors) > 1), personal]
     lines += [f"curves:  tensorboard --logdir {quote(str(run.path))}"]

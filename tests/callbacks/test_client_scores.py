@@ -11,6 +11,7 @@ from torch import nn
 
 import fl_lightning as fl
 from fl_lightning.callbacks import ClientScores
+from fl_lightning.callbacks.metrics import make_metrics, results, update
 from fl_lightning.errors import UserError
 
 USERS = ["ann", "bob", "cem", "dan"]
@@ -147,6 +148,17 @@ def test_clients_that_do_not_define_a_metric_do_not_count(classes, tmp_path):
     assert recorded.isna()[1]
     assert recorded.notna()[2]
     assert trainer.history["clients/auroc"].iloc[-1] == pytest.approx(recorded.mean())
+
+
+def test_auroc_is_of_probabilities_also_where_outputs_lie_from_0_to_1():
+    g = torch.Generator().manual_seed(0)
+    scores, y = torch.rand(40, 3, generator=g), torch.randint(3, (40,), generator=g)
+    metrics = make_metrics(["auroc"], 3, torch.device("cpu"))
+    for rows in torch.arange(40).split(15):
+        update(metrics.values(), scores[rows], y[rows])
+    expected = area(scores.softmax(1), y)
+    assert results(metrics)["auroc"] == pytest.approx(expected)
+    assert expected != pytest.approx(area(scores, y))
 
 
 def area(p: torch.Tensor, y: torch.Tensor) -> float:

@@ -97,6 +97,33 @@ def test_the_first_metric_chooses_the_best_model(
     assert f"best:    {best(scores):.4g} in round {place}" in capsys.readouterr().out
 
 
+class MetricFirst(WithMetric):
+    """Logs a metric, then a number."""
+
+    def validation_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
+        out = self(batch["x"])
+        self.accuracy(out, batch["label"])
+        self.log("val_acc", self.accuracy)
+        self.log("val_loss", nn.functional.cross_entropy(out, batch["label"]))
+
+
+def test_the_score_that_a_step_logs_first_counts() -> None:
+    run = trainer(rounds=2).fit(MetricFirst(), data(validation=rows(23)))
+    assert [*run.scores.items()] == [("val_acc", True), ("val_loss", False)]
+
+
+class NoneAtFirst(Lit):
+    """Its score is not defined in the first round."""
+
+    def validation_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
+        self.log("val_acc", [math.nan, 0.5, 0.25][self.current_epoch])
+
+
+def test_the_best_round_has_a_number(capsys: Any) -> None:
+    trainer(rounds=3).fit(NoneAtFirst(), data(validation=rows(9)))
+    assert "best:    0.5 in round 2" in capsys.readouterr().out
+
+
 def test_a_logged_score_ends_a_fit_early() -> None:
     stop = EarlyStopping(monitor="val_loss", patience=2, min_delta=100.0)
     run = trainer(rounds=9, callbacks=[stop]).fit(Lit(), data(validation=rows(9)))

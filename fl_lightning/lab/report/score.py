@@ -157,7 +157,7 @@ def _to(
     def of(run: Run) -> Result:
         if not len(accuracies := _accuracies(run)):
             return Result(nan)
-        reached = accuracies.index[accuracies >= target]
+        reached = accuracies.index[accuracies.round(5) >= target]  # 100 * 0.57 is below 57
         until = spent(run).loc[: min(reached, default=run.rounds)]
         return Result(until.tail(1).mean(), reached=len(reached) > 0)
 

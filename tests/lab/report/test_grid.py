@@ -43,6 +43,12 @@ def test_a_target_that_not_all_reach_has_no_mean(second, rounds, mb, tmp_path):
     assert (row["rounds to 80%"], row["MB to 80%"]) == (rounds, mb)
 
 
+def test_a_target_is_reached_by_an_equal_accuracy(tmp_path):
+    run(tmp_path / "a", [0.28, 0.57, 0.6])
+    (row,) = cells(compared(tmp_path), "rounds_to:57", "rounds_to:57.01")
+    assert (row["rounds to 57%"], row["rounds to 57.01%"]) == ("2", "3")
+
+
 def test_clients_own_models_are_scored_with_their_deviation_over_clients(tmp_path):
     lines = ["client,test_samples,accuracy_0,accuracy_5"]
     lines += [f"{k},10,0.5,{0.1 * k}" for k in range(10)]
