@@ -82,8 +82,6 @@ def _are_lists(clients: Any) -> bool:
 
 
 def _from_positions(lists: Sequence[Any], rows: int) -> Partition:
-    if str(getattr(lists[0], "dtype", "")) in ("bool", "torch.bool"):
-        raise UserError("clients are masks: give positions, as mask.nonzero() has them")
     partition = Partition.from_lists(lists)
     if partition.end <= rows:
         held = partition.indices.bincount()

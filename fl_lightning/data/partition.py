@@ -65,8 +65,14 @@ class Partition:
     def from_lists(cls, lists: Iterable[Iterable[int]]) -> "Partition":
         """The partition with one list of positions per client, such as `[[0, 2], [1]]`."""
         parts = [part if isinstance(part, Tensor) else torch.tensor(list(part)) for part in lists]
-        if any(len(part) and part.is_floating_point() for part in parts):
-            raise UserError("positions are fractions: give whole numbers")
+        for client, part in enumerate(parts):
+            if len(part) and (
+                part.ndim > 1 or part.is_floating_point() or part.dtype == torch.bool
+            ):
+                raise UserError(
+                    f"client {client} has positions of shape {tuple(part.shape)}, {part.dtype}: "
+                    "give a list of whole numbers, as numpy.flatnonzero(mask) makes of a mask"
+                )
         sizes = torch.tensor([0, *map(len, parts)])
         positions = [sizes.new_zeros(0), *(part.long() for part in parts)]
         return cls(torch.cat(positions), sizes.cumsum(0))

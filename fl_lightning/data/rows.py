@@ -121,7 +121,7 @@ def torch_columns(dataset: Any, columns: list[str], name: str) -> dict[str, Any]
     for column in columns:
         try:
             found[column] = read[column][:]
-        except (TypeError, RuntimeError, ValueError) as error:
+        except (TypeError, RuntimeError, ValueError, AttributeError) as error:
             raise UserError(
                 f"{name}[{column!r}] is no tensor ({first_sentence(error)}): leave it out, or turn "
                 "it into numbers"

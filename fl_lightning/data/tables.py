@@ -14,7 +14,7 @@ from fl_lightning.data.rows import BLOCK, blocks, check_columns, check_finite
 from fl_lightning.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
+    from pandas import DataFrame, Index, Series
 
 COLUMNAR = {".parquet", ".feather", ".orc", ".xlsx", ".npy", ".npz", ".pt"}
 """Ends of names of files that are no CSV."""
@@ -135,28 +135,37 @@ def _chunks(path: Any, target: str, owner: str | None) -> Iterator["DataFrame"]:
     """The frames of a CSV file; texts of target and owners are categories."""
     import pandas
 
-    if Path(str(path)).suffix in COLUMNAR:
+    if Path(str(path)).suffix.lower() in COLUMNAR:
         raise UserError(
             f"{path} is no CSV file: read it (pandas.read_parquet, numpy.load), give that"
         )
-    kinds: dict[Any, Any] = {} if owner is None else {owner: "category"}  # of texts
+    kinds: dict[Any, Any] = {} if owner is None else {owner: str}
     try:
-        width = len(pandas.read_csv(path, nrows=0).columns)
-        step = max(1, 4 * BLOCK // max(1, width))  # categories of each chunk are merged
+        # of the first row, since pandas would rename a second column and cut rows that are longer
+        names = pandas.read_csv(path, nrows=2, header=None, dtype=str).iloc[0]
+        _check_unique(pandas.Index(names.dropna()))
+        step = max(1, 4 * BLOCK // len(names))  # categories of each chunk are merged
         # all columns are read: with some, pandas would accept rows longer than the header
         chunks = pandas.read_csv(
             path, chunksize=step, dtype=kinds, index_col=False, low_memory=False
         )
         with chunks:
             for chunk in chunks:
-                if target in chunk and not pandas.api.types.is_numeric_dtype(chunk[target]):
-                    chunk[target] = chunk[target].astype("category")
+                for name in {target, owner} & {*chunk}:
+                    if not pandas.api.types.is_numeric_dtype(chunk[name]):
+                        chunk[name] = chunk[name].astype("category")
                 yield chunk
-    except (OSError, ValueError) as error:
-        if isinstance(error, UserError):
-            raise
+    except UserError:
+        raise
+    except Exception as error:  # files that are compressed fail in many ways
         said = str(error).removeprefix("Error tokenizing data. ").strip()  # the rest has the line
         raise UserError(f"{path} cannot be read as a CSV file: {said}") from error
+
+
+def _check_unique(names: "Index[Any]") -> None:
+    if not names.is_unique:
+        twice = names[names.duplicated()][0]
+        raise UserError(f"the table has several columns {twice!r}: give each another name")
 
 
 def _input_columns(
@@ -167,9 +176,12 @@ def _input_columns(
 
     if frame.empty:
         raise UserError("the table has no rows: give at least one")
-    if not frame.columns.is_unique:
-        twice = frame.columns[frame.columns.duplicated()][0]
-        raise UserError(f"the table has several columns {twice!r}: give each another name")
+    if frame.columns.nlevels > 1:
+        raise UserError(
+            "the names of the table's columns have several levels: join them, as "
+            "table.columns.map('_'.join) does"
+        )
+    _check_unique(frame.columns)
     clients = None if owner is None else [owner]
     check_columns(frame.columns, "the table", target=[target], clients=clients, columns=columns)
     given = [name for name in frame.columns if name not in (target, owner)]
@@ -269,15 +281,16 @@ def _targets(
     if not is_numeric_dtype(column) or is_bool_dtype(column):
         kind = column.astype("category")
         held = infer_dtype(kind.cat.categories)  # of objects: which these are
-        objects = column.dtype == object and held not in ("string", "boolean")
-        if objects or held.startswith("mixed"):
+        unnamed = not isinstance(column.dtype, pandas.CategoricalDtype)
+        if held.startswith("mixed") or (unnamed and held not in ("string", "boolean")):
             raise UserError(
                 f"column {name!r}, the target, holds {held} objects: make numbers of them, as "
-                f"table[{name!r}].astype(float) does, or texts"
+                f"pandas.to_numeric(table[{name!r}]) does, or texts"
             )
         found = [*map(str, kind.cat.categories)]
         names = named or tuple(found)
-        places = pandas.Index(names).get_indexer(pandas.Index(found))
+        place = {text: k for k, text in enumerate(names)}
+        places = np.array([place.get(text, -1) for text in found])
         if (places < 0).any():
             unknown = found[int(places.argmin())]
             raise UserError(

@@ -122,6 +122,18 @@ def test_a_column_of_dates_is_refused_by_name_but_may_be_the_owners(make: Any):
         make(days, clients=[0, 1] * 4)
 
 
+def test_a_column_of_lists_of_which_one_is_missing_is_refused_by_name():
+    class Missing(HubDataset):
+        def with_format(self, form: str | None, columns: Any = None) -> HubDataset:
+            return Missing(self.columns, form or "", columns)
+
+        def __getitem__(self, key: str | int) -> Any:
+            return super().__getitem__(key) if key == "user" else key.shape  # as datasets does
+
+    with pytest.raises(UserError, match=r"\['x'\] is no tensor"):
+        FederatedData(Missing({"x": [None, [1.0]], "user": [0, 1]}), clients="user")
+
+
 def test_parts_that_number_their_classes_in_another_way_are_refused():
     turned = HubDataset(SPEECH, word=SimpleNamespace(names=["no", "yes"]))
     with pytest.raises(UserError, match="test has other classes in 'word'"):

@@ -1,5 +1,6 @@
 """Data frames and CSV files as federated data."""
 
+import gzip
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import pandas
 import pytest
 import torch
 
-from fl_lightning import FederatedData, UserError
+from fl_lightning import FederatedData, FederatedTrainer, UserError
 from fl_lightning.data import tables
 
 
@@ -81,11 +82,13 @@ def test_a_row_that_is_longer_than_the_header_is_refused(columns: list[str] | No
         read(file, target="delay", clients="site", columns=columns)
 
 
-def test_owners_may_be_numbers_in_some_rows_and_texts_in_others(source):
-    frame = table()[["age", "delay"]].assign(site=[*map(str, range(50)), *["eve"] * 10])
+@pytest.mark.parametrize("texts", [10, 5])  # of 53 rows that are read together, 3 or none
+def test_owners_may_be_numbers_in_some_rows_and_texts_in_others(source, texts: int):
+    names = [f"{k:02}" for k in range(60 - texts)]
+    frame = table()[["age", "delay"]].assign(site=[*names, *["eve"] * texts])
     data = read(source(frame), target="delay", clients="site")
     assert {*data.names} == {*frame["site"]}
-    assert data.partition[data.names.index("eve")].tolist() == [*range(50, 60)]
+    assert data.partition[data.names.index("eve")].tolist() == [*range(60 - texts, 60)]
 
 
 @pytest.mark.parametrize("values", [[1, "1", "x"], [1, 2.5, 3], [True, "x", False]])
@@ -93,6 +96,21 @@ def test_a_target_of_other_objects_than_texts_is_refused(values: list[Any]):
     frame = table().assign(kind=pandas.Series(values * 20, dtype=object))
     with pytest.raises(UserError, match="'kind', the target"):
         read(frame, target="kind", clients="site", columns=["age"])
+
+
+def test_a_target_of_dates_or_of_times_is_refused():
+    dates = pandas.date_range("2026-01-01", periods=60)
+    for held in (dates, dates - dates[0]):
+        with pytest.raises(UserError, match="'when', the target"):
+            read(table().assign(when=held), target="when", clients="site", columns=["age"])
+
+
+def test_names_of_classes_are_given_once():
+    data = read(
+        table(), target="late", clients="site", columns=["age"], classes=["yes", "no", "no"]
+    )
+    with pytest.raises(UserError, match="distinct"):
+        FederatedTrainer("fedavg", rounds=1).fit(torch.nn.Linear(1, 3), data)
 
 
 @pytest.mark.parametrize("target", ["late", "smoker"])
@@ -217,6 +235,7 @@ def holes(frame: pandas.DataFrame, column: str) -> pandas.DataFrame:
         (lambda t: t, {"columns": ["age", "heigth"]}, "did you mean height"),
         (lambda t: t, {"target": "late", "classes": ["yes", "nope"]}, "'no'"),
         (lambda t: t, {"classes": "ab"}, "fractions"),
+        (lambda t: pandas.concat([t, t["delay"]], axis=1), {}, "several columns 'delay'"),
         (lambda t: t, {"test": table()[["delay", "age"]]}, "height"),
         (lambda t: t, {"test": 1.2}, "1.2"),
     ],
@@ -235,6 +254,27 @@ def test_other_files_are_refused(tmp_path, name: str):
     (tmp_path / "empty.csv").touch()
     with pytest.raises(UserError, match=name):
         read(tmp_path / name, target="y", clients="site")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("table.csv", b"x,y,site\n1,2.5,3,0\n2,3.5,4,1\n", "Expected 3 fields in line 2, saw 4"),
+        ("table.csv.gz", gzip.compress(b"x,y,site\n1,2,3\n")[:-9], "end-of-stream"),
+        ("table.csv.zip", b"x,y,site\n1,2,3\n", "zip"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path, name: str, content: bytes, said: str):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=said):
+        read(tmp_path / name, target="y", clients="site")
+
+
+def test_columns_of_several_levels_are_refused():
+    frame = table()[["age", "delay", "site"]]
+    frame.columns = pandas.MultiIndex.from_tuples([("age", "mean"), ("delay", ""), ("site", "")])
+    with pytest.raises(UserError, match="levels"):
+        read(frame, target="delay", clients="site")
 
 
 def test_texts_after_numbers_are_refused(tmp_path, monkeypatch):
