@@ -19,7 +19,7 @@ def check_minimizes(optimizer: Optimizer) -> None:
 
 
 def check_shards(params: Iterable[Tensor]) -> None:
-    """Raise a UserError if a norm over the parameters would be that of a part of them."""
+    """Raise a UserError if a norm over the parameters would leave out other ranks' shards."""
     for p in params:
         if getattr(p, "_fsdp_flattened", False):  # set by FSDP1
             raise UserError(

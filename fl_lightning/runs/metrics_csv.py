@@ -60,7 +60,7 @@ class MetricsCSV(Logger):
         """
         if (owner := lock_owner(self.path.parent)) not in ("", self._owner):
             raise UserError(
-                f"{self.path.parent} was deleted and is that of another run now ({owner}): "
+                f"{self.path.parent} was deleted, and another run has begun in it ({owner}): "
                 "this run ends, start it again with another --run-dir"
             )
         row = {"round": str(step)}

@@ -47,7 +47,7 @@ class Begins:
 def test_a_run_writes_no_round_into_the_folder_of_another_one(tmp_path, sentence):
     folder = tmp_path / "run"
     said = sentence(scaffold, folder, callbacks=[Begins(folder)])
-    assert "another run now (1 on another machine)" in said
+    assert "another run has begun in it (1 on another machine)" in said
     assert (folder / "metrics.csv").read_text() == "another run's"
     assert not (folder / "checkpoints").exists()
 

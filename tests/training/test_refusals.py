@@ -16,7 +16,6 @@ from lightning.pytorch.callbacks import EarlyStopping as OfLightning
 from lightning_modules import Lit, data, module, owners, refused, rows, trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 import fl_lightning as fl
 
@@ -73,10 +72,6 @@ class Looked(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layer(self.table(x))
-
-
-def draws(self: Any, batch: Any, index: int) -> Tensor:
-    return Lit.training_step(self, {**batch, "x": batch["x"] + torch.randn(6)}, index)
 
 
 def logs_loss(self: Any, batch: Any) -> None:
@@ -263,46 +258,6 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
 def test_arguments_that_do_not_fit(name: str) -> None:
     call, words = CALLS[name]
     refused(call, *words)
-
-
-def test_what_parallel_clients_cannot_run_is_named_by_the_users_class() -> None:
-    mine = module(training_step=draws)
-    with pytest.raises(fl.UserError, match=r"^Mine draws random numbers"):
-        trainer(executor="stacked").fit(mine, data())
-
-
-class Recomputed(nn.Linear):
-    def forward(self, x: Tensor) -> Any:
-        return checkpoint(super().forward, x, use_reentrant=False)
-
-
-class WithGradientOfInputs(nn.Linear):
-    def forward(self, x: Tensor) -> Any:
-        x = x.clone().requires_grad_()
-        out = super().forward(x)
-        return out + torch.autograd.grad(out.sum(), x, create_graph=True)[0].mean()
-
-
-class WithInferenceMode(nn.Linear):
-    def forward(self, x: Tensor) -> Any:
-        with torch.inference_mode():
-            scale = super().forward(x).std()
-        return super().forward(x) / scale.clone()
-
-
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        (Recomputed, "saved tensor hooks"),
-        (WithGradientOfInputs, "requires_grad_"),
-        (WithInferenceMode, "inference tensor"),
-    ],
-)
-def test_what_cannot_run_in_parallel_trains_one_after_another(kind: Any, words: str) -> None:
-    given = fl.FederatedData(tuple(rows().values()), clients=owners())
-    trainer(rounds=1).fit(kind(6, 3), given)
-    with pytest.raises(fl.UserError, match=f"{words}.*sequential executor"):
-        trainer(rounds=1, executor="stacked").fit(kind(6, 3), given)
 
 
 def test_two_threads_do_not_fit_at_the_same_time() -> None:
