@@ -90,39 +90,38 @@ class FederatedData:
             self.divided(self.train)
         labels = labels_of(self.train, target)
         self.partition, self.names = partition_of(clients, total, labels, seed)
-
+        if self.classes:
+            check_classes(self.train, target, self.classes, "train")
         self.parts: dict[str, Partition] = {}
-        left = 1.0
-        rows: dict[str, Rows | None] = {}
-        for part, given in (("test", test), ("validation", validation)):
-            if isinstance(given, float | int):
-                if not 0 < given < left:
-                    raise UserError(
-                        f"{part} is {given}: give a fraction above 0 that leaves rows to train on, "
-                        "or rows of the structure of train"
-                    )
-                rows[part] = self._hold_out(part, given / left)
-                left -= given
-            else:
-                rows[part] = None if given is None else self._read(part, given, column)
-        self.test, self.validation = rows["test"], rows["validation"]
-        for part, held in (("train", self.train), *rows.items()) if self.classes else ():
-            if held is not None:
-                check_classes(held, target, self.classes, part)
+        self._left = 1.0
+        self.test = self._part("test", test, column)
+        self.validation = self._part("validation", validation, column)
 
-    def _read(self, part: str, given: Any, column: str | None) -> Rows:
+    def _part(self, part: str, given: Any, column: str | None) -> Rows | None:
+        if given is None:
+            return None
+        if isinstance(given, float | int):
+            return self._hold_out(part, given)
         raw = raw_rows(given, part, owner=column)
         if isinstance(raw, dict):
             raw.pop(column, None)
         rows: Rows = tensors(raw, part)
         checked_rows(rows, part)
         check_alike(rows, part, self.train)
+        if self.classes:
+            check_classes(rows, self.target, self.classes, part)
         return rows
 
     def _hold_out(self, part: str, fraction: float) -> Rows:
         """Take a fraction of each client's rows, and keep whose they are."""
-        before = self.partition
-        self.partition, held = hold_out_of_clients(before, fraction, derived_seed(self.seed, part))
+        if not 0 < fraction < self._left:
+            raise UserError(
+                f"{part} is {fraction}: give a fraction above 0 that leaves rows to train on, or "
+                "rows of the structure of train"
+            )
+        before, seed = self.partition, derived_seed(self.seed, part)
+        self.partition, held = hold_out_of_clients(before, fraction / self._left, seed)
+        self._left -= fraction
         if not len(held):
             raise UserError(f"{part} is too small a fraction: it takes no row of any client")
         self.parts[part] = owners_of_held(before, held)
@@ -219,7 +218,8 @@ class FederatedData:
         parts = _read_parts(test, validation, read)
         owners = clients if owner is None else made.owners
         data = cls((made.x, made.y), clients=owners, classes=made.classes, seed=seed, **parts)
-        trained, every = data.partition.indices, (data.train, data.test, data.validation)
+        trained = data.partition.indices
+        every = data.train, data.test, data.validation
         used = [rows for rows in every if isinstance(rows, tuple)]
         if standardize:
             standardize_columns([x for x, _ in used], trained)
@@ -246,8 +246,8 @@ class FederatedData:
         """Rows of a Hugging Face data set: a dictionary of its columns in torch format.
 
         With `tokens` a client's texts become blocks `{"input_ids", "labels"}`, both (n, length)
-        int64. The texts follow one another, each with the end-of-text token. The last block is
-        padded, with labels -100. Blocks need no attention mask.
+        int64. The texts follow one another, each with the end-of-text token. Labels of padding, at
+        the end of the last block, are -100.
 
         Args:
             dataset: One split, a `datasets.Dataset`.
