@@ -112,7 +112,7 @@ def select(kind: str, choice: Choice, name: str) -> Selected:
         SystemExit: With one sentence, if there is none, or nothing gives one of its parameters.
     """
     defaults = choice.defaults if name == choice.default else {}
-    function, prefix = find_function(kind, choice, name), f"{kind}."
+    function, prefix = find_function(kind, choice.functions, name), f"{kind}."
     options = options_of(function, defaults, prefix)
     filled_in = {prefix + parameter for parameter in choice.filled_in}
     own = [o for o in options if o.name not in filled_in]
@@ -129,13 +129,15 @@ def select(kind: str, choice: Choice, name: str) -> Selected:
     return Selected(kind, choice, name, function, taken)
 
 
-def find_function(kind: str, choice: Choice, name: str) -> Callable[..., Any]:
+def find_function(
+    kind: str, known: Mapping[str, Callable[..., Any]], name: str
+) -> Callable[..., Any]:
     """The function of that name, or the one that `file.py:function` names."""
-    if name in choice.functions:
-        return choice.functions[name]
+    if name in known:
+        return known[name]
     path, _, function = name.partition(":")
     if not function and Path(path).suffix != ".py":
-        near = nearest(name.lower().replace("-", "_"), choice.functions)
+        near = nearest(name.lower().replace("-", "_"), known)
         exit_with_error(f"there is no {kind} {name!r}{near} (or name your own as file.py:function)")
     if not Path(path).is_file():
         exit_with_error(f"there is no file {path!r}: --{kind} takes file.py:function")
