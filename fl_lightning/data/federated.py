@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import Any
 
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
@@ -15,15 +14,10 @@ from fl_lightning.data.hub import class_names, hub_columns, read_hub
 from fl_lightning.data.owners import owners_in, partition_of
 from fl_lightning.data.partition import Partition, smallest_median_largest
 from fl_lightning.data.rows import Rows, at, check_alike, checked_rows, raw_rows, tensors
-from fl_lightning.data.tables import read_table
+from fl_lightning.data.tables import TableLike, read_table
 from fl_lightning.data.targets import check_classes, divided, labels_of
 from fl_lightning.data.validation import hold_out_of_clients, owners_of_held
 from fl_lightning.errors import UserError
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-TableLike: TypeAlias = Union["DataFrame", PathLike[str], str]
 
 
 class FederatedData:
@@ -181,9 +175,8 @@ class FederatedData:
     ) -> "FederatedData":
         """Rows (x, y) of a data frame or a CSV file.
 
-        The inputs x, (n, columns) float32, are columns of numbers. Those of a CSV file are kept in
-        a temporary file (in `TMPDIR`) that is mapped into memory and goes with the data, so that
-        they may be larger than the memory.
+        The inputs x, (n, columns) float32, are columns of numbers. Those of a CSV file are mapped
+        from a temporary file in `TMPDIR`, so that they may be larger than the memory.
 
         Args:
             table: A frame, or the path of a CSV file with a header.
@@ -220,8 +213,7 @@ class FederatedData:
         owners = clients if owner is None else made.owners
         data = cls((made.x, made.y), clients=owners, classes=made.classes, seed=seed, **parts)
         trained = data.partition.indices
-        every = data.train, data.test, data.validation
-        used = [rows for rows in every if isinstance(rows, tuple)]
+        used = [p for p in (data.train, data.test, data.validation) if isinstance(p, tuple)]
         if standardize:
             standardize_columns([x for x, _ in used], trained)
         if standardize_target and not made.classes:
@@ -247,8 +239,8 @@ class FederatedData:
         """Rows of a Hugging Face data set: a dictionary of its columns in torch format.
 
         With `tokens` a client's texts become blocks `{"input_ids", "labels"}`, both (n, length)
-        int64. The texts follow one another, each with the end-of-text token. Labels of padding, at
-        the end of the last block, are -100.
+        int64. The texts follow one another, each with the end-of-text token. The last block is
+        padded, with labels -100. Blocks need no attention mask.
 
         Args:
             dataset: One split, a `datasets.Dataset`.
@@ -263,16 +255,7 @@ class FederatedData:
             seed: The seed of schemes and fractions.
 
         Raises:
-            UserError: If a column does not exist, holds texts without `tokens`, or rows of
-                different shapes.
-
-        Example::
-
-            digits = datasets.load_dataset("flwrlabs/femnist", split="train")
-            columns = "image", "character"
-            data = fl.FederatedData.from_huggingface(
-                digits, clients="writer_id", columns=columns, target="character", test=0.1
-            )
+            UserError: If a column is missing, holds texts without `tokens`, or unequal shapes.
         """
         owner = clients if isinstance(clients, str) else None
         columns = hub_columns(dataset, "dataset", columns, owner)
@@ -299,18 +282,11 @@ class FederatedData:
 
         Args:
             datamodule: The data module; `prepare_data` and `setup` are called.
-            clients: A column, or what else `FederatedData` takes. By default what the data module's
-                own method `clients()` returns.
+            clients: As in `FederatedData`; by default what the data module's `clients()` returns.
             **options: Of `FederatedData`; `test` and `validation` replace the data module's.
 
         Raises:
-            UserError: If nobody says who owns the rows, a loader's data set cannot be read, or its
-                sampler chooses rows.
-
-        Example::
-
-            shards = fl.partitions.shards(clients=100)
-            data = fl.FederatedData.from_datamodule(LitMNIST("data"), clients=shards)
+            UserError: If rows have no owners, a data set cannot be read, or a sampler chooses rows.
         """
         return cls(**module_rows(datamodule, clients) | options)
 

@@ -3,8 +3,9 @@
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
 import torch
@@ -16,6 +17,9 @@ from fl_lightning.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Index, Series
+
+TableLike: TypeAlias = Union["DataFrame", PathLike[str], str]
+"""A frame, or the path of a CSV file."""
 
 COLUMNAR = {".parquet", ".feather", ".orc", ".xlsx", ".npy", ".npz", ".pt"}
 """Ends of names of files that are no CSV."""
@@ -41,7 +45,7 @@ class Table:
 
 
 def read_table(
-    table: Any,
+    table: TableLike,
     target: str,
     owner: str | None,
     classes: Sequence[str] | None = None,
