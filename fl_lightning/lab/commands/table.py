@@ -22,11 +22,12 @@ from fl_lightning.core.constraints import PositiveInt, check
 from fl_lightning.distributed.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from fl_lightning.errors import UserError
 from fl_lightning.lab.report.table import FORMATS, Format, Table
+from fl_lightning.lab.sweep.axes import FIXED, combinations
 from fl_lightning.lab.sweep.layout import choose, layout
 from fl_lightning.lab.sweep.plan import Job, plan
 from fl_lightning.lab.sweep.pool import Environment, run_all, slots, start_server
 from fl_lightning.lab.sweep.stacks import Stack, sentence, stacked
-from fl_lightning.lab.sweep.table_file import FIXED, TableFile, combinations
+from fl_lightning.lab.sweep.table_file import TableFile
 from fl_lightning.runs.config_yaml import load
 
 STOPPED = EXIT_INTERRUPTED, EXIT_PREEMPTED

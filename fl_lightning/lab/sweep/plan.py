@@ -16,7 +16,8 @@ from fl_lightning.cli.config_files import included
 from fl_lightning.cli.recipes import experiment_of, run_recipe
 from fl_lightning.core.programs import program_of
 from fl_lightning.lab.report.comparison import format_value
-from fl_lightning.lab.sweep.table_file import TableFile, joined
+from fl_lightning.lab.sweep.axes import joined
+from fl_lightning.lab.sweep.table_file import TableFile
 from fl_lightning.runs.config import Config, component_defaults
 from fl_lightning.runs.config_yaml import flat
 from fl_lightning.runs.effect import EXTENT, NUMBERS
