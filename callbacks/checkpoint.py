@@ -9,7 +9,7 @@ from math import inf, nan
 from pathlib import Path
 from pickle import PicklingError, UnpicklingError
 from time import monotonic
-from typing import Any, Literal
+from typing import Any
 from zipfile import ZipFile
 
 import torch
@@ -45,7 +45,7 @@ class Checkpoint:
         callbacks: Callbacks whose states are saved on the first rank and loaded on all, if they
             have `state_dict()` and `load_state_dict(state)`, as in a Lightning Trainer.
         monitor: The scalar that is best in `best.pt`.
-        mode: Whether its highest or its lowest value is best; None goes by its name.
+        upwards: Whether its highest value is best; None goes by its name.
     """
 
     def __init__(
@@ -55,15 +55,11 @@ class Checkpoint:
         keep: int = 2,
         callbacks: Sequence[Any] = (),
         monitor: str = "test/accuracy",
-        mode: Literal["max", "min"] | None = None,
+        upwards: bool | None = None,
     ):
-        if (every.total_seconds() if isinstance(every, timedelta) else every) <= 0:
-            raise UserError(f"every is a positive number of rounds or a time, not {every}")
-        if keep < 1:
-            raise UserError(f"keep is at least 1, not {keep}: a run is resumed from a checkpoint")
         self.run, self.folder, self.every, self.keep = folder, folder / "checkpoints", every, keep
         self.monitor = monitor
-        self.upwards = mode == "max" if mode else higher_is_better(monitor)
+        self.upwards = higher_is_better(monitor) if upwards is None else upwards
         stateful = [
             c for c in callbacks if hasattr(c, "state_dict") and hasattr(c, "load_state_dict")
         ]

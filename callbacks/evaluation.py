@@ -1,7 +1,7 @@
 """Scores of the global model on the test set or the validation part."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from torchmetrics import Metric
 
@@ -57,19 +57,11 @@ class Evaluation(Measure):
         """The scalar by which a model is the best: the first one."""
         return next(iter(self.directions), "train/loss")
 
-    @property
-    def mode(self) -> Literal["max", "min"]:
-        """Whether its largest or its smallest value is the best."""
-        return "max" if self.directions.get(self.monitor) else "min"
-
     def measure(self, federation: Federation) -> Metrics:
         self.scored = federation.round
-        return {f"{self.name}/{k}": value for k, value in self.scores(federation).items()}
-
-    def scores(self, federation: Federation) -> Metrics:
-        """The scores by their own names."""
         module, size = federation.load_global(), self.batch_size
-        return score_together(federation, module, self.test, None, size, self.metrics)
+        scores = score_together(federation, module, self.test, None, size, self.metrics)
+        return {f"{self.name}/{name}": value for name, value in scores.items()}
 
     def on_fit_end(self, federation: Federation) -> None:
         """Score the last round if an interruption has kept it from being scored."""

@@ -127,11 +127,7 @@ METRICS: dict[str, Callable[..., Metric]] = {
 def make_metrics(
     given: Iterable[str] | Mapping[str, Metric], classes: int, device: torch.device
 ) -> dict[str, Metric]:
-    """The metrics by name, on the device.
-
-    Raises:
-        UserError: If there is none of a name.
-    """
+    """The metrics by name, on the device; a UserError if there is none of a name."""
     made = dict[str, Metric]()
     for name in given:
         if isinstance(given, Mapping):

@@ -53,7 +53,6 @@ class PrivacyAccountant:
     """
 
     def __init__(self, federation: Federation):
-        check_opacus()
         check_private(federation)
         self.history: list[tuple[float, float, int]] = []
 

@@ -14,11 +14,7 @@ LINES = 20
 
 
 class ProgressBar:
-    """Shows round, score, loss, rounds a second and the time left.
-
-    Args:
-        monitor: The scalar that is shown as the score.
-    """
+    """Shows round, score (the scalar `monitor`), loss, rounds a second and the time left."""
 
     _live: Progress | None = None
     _score = ""

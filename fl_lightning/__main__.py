@@ -6,7 +6,7 @@ from functools import partial
 from importlib import import_module
 
 import fl_lightning
-from fl_lightning.cli.text_cache import has_fixed_text, print_text
+from fl_lightning.cli.text_cache import print_text
 from fl_lightning.printing import ending_with_reader, print_any_character
 
 USAGE = """\
@@ -48,10 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     command, *rest = (sys.argv[1:] if argv is None else list(argv)) or ["--help"]
     with ending_with_reader():
         if command in COMMANDS:
-            if has_fixed_text([command, *rest]):
-                print_text([command, *rest], partial(_run, command, rest))
-            else:
-                _run(command, rest)
+            print_text([command, *rest], partial(_run, command, rest))
         elif command in ("-h", "--help"):
             print(USAGE)
         elif command == "--version":

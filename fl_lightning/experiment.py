@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property, partial
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -53,7 +52,6 @@ class Experiment:
     Attributes:
         offered: What can be chosen, with the recipe's defaults.
         options: The resolved options.
-        data_of: An experiment whose data sets this one shares, which has the same source.
         chosen: The chosen data, model, algorithm, partition and modifiers.
     """
 
@@ -96,19 +94,15 @@ class Experiment:
             values |= texts | {"loss": texts["loss"][0], "metric": texts["metric"] or None}
             self.options = Options(**{f.name: values.pop(f.name) for f in fields(Options)})
             self._launch = launch_options(**values)
-        self.callbacks, self.data_of = callbacks, self
+        self.callbacks = callbacks
+        every = [*self.chosen.values(), *chain(*self._components.values())]
+        self._files = [c.file for c in every if c.file]  # the user's
 
     @cached_property
     def config(self) -> Config:
         """The options of the run, without those that its algorithm cannot use."""
         unused = parts.unused_by(parts.algorithm(self.chosen))
         return Config.of(self.options, self._launch.precision, self.chosen, self._files, unused)
-
-    @property
-    def _files(self) -> list[Path]:
-        """The user's files that the run uses."""
-        every = [*self.chosen.values(), *chain(*self._components.values())]
-        return [c.file for c in every if c.file]
 
     def run(self) -> None:
         """Train: load and split the data, run the rounds, print where the results lie."""
@@ -153,10 +147,6 @@ class Experiment:
 
     def load(self) -> TrainTest:
         """The training and the test set of the chosen source."""
-        return self.data_of._loaded
-
-    @cached_property
-    def _loaded(self) -> TrainTest:
         return build_data(self.chosen["data"], self.options.data_dir)
 
     def split(self, train: DeviceDataset) -> Partition:

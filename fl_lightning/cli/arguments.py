@@ -29,9 +29,7 @@ class Option:
     help: str
 
 
-def options_of(
-    function: Callable[..., Any], defaults: Mapping[str, Any] = {}, prefix: str = ""
-) -> list[Option]:
+def options_of(function: Callable[..., Any], defaults: Mapping[str, Any] = {}) -> list[Option]:
     """The parameters of a function, or the fields of a dataclass, as options."""
     hints = get_type_hints(function.__init__ if isclass(function) else function)
     options = []
@@ -39,7 +37,7 @@ def options_of(
         if p.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
             continue
         kind, help = hints.get(name, type(p.default)), parameter_help(function).get(name, "")
-        options.append(Option(prefix + name, kind, defaults.get(name, p.default), help))
+        options.append(Option(name, kind, defaults.get(name, p.default), help))
     return options
 
 

@@ -104,6 +104,11 @@ class Selected:
     function: Callable[..., Any]
     options: list[Option]
 
+    @property
+    def full_options(self) -> list[Option]:
+        """The options by the names that files have, such as algorithm.rho."""
+        return [replace(o, name=f"{self.kind}.{o.name}") for o in self.options]
+
 
 def select(kind: str, choice: Choice, name: str) -> Selected:
     """The function of that name with its options.
@@ -112,30 +117,30 @@ def select(kind: str, choice: Choice, name: str) -> Selected:
         SystemExit: With one sentence, if there is none, or nothing gives one of its parameters.
     """
     defaults = choice.defaults if name == choice.default else {}
-    function, prefix = find_function(kind, choice, name), f"{kind}."
-    options = options_of(function, defaults, prefix)
-    filled_in = {prefix + parameter for parameter in choice.filled_in}
-    own = [o for o in options if o.name not in filled_in]
+    function = find_function(kind, choice.functions, name)
+    own = [o for o in options_of(function, defaults) if o.name not in choice.filled_in]
     taken = [o for o in own if is_option(o.kind)]
     if unknown := [o.name for o in own if o.default is NEEDED and o not in taken]:
-        parts = ", ".join(p.removeprefix(prefix) for p in sorted(filled_in))
+        parts = ", ".join(sorted(choice.filled_in))
         rename = f"rename it to one of {parts}, " if parts else ""
         exit_with_error(
-            f"{name} has a parameter {unknown[0].removeprefix(prefix)!r} that nothing fills in: "
-            f"{rename}annotate it as int, float, bool or str, or give it a default"
+            f"{name} has a parameter {unknown[0]!r} that nothing fills in: {rename}annotate it as "
+            "int, float, bool or str, or give it a default"
         )
     if kind in ("algorithm", *modifiers.PARTS):
         taken = [replace(o, kind=with_curves(o.kind)) for o in taken]
     return Selected(kind, choice, name, function, taken)
 
 
-def find_function(kind: str, choice: Choice, name: str) -> Callable[..., Any]:
+def find_function(
+    kind: str, known: Mapping[str, Callable[..., Any]], name: str
+) -> Callable[..., Any]:
     """The function of that name, or the one that `file.py:function` names."""
-    if name in choice.functions:
-        return choice.functions[name]
+    if name in known:
+        return known[name]
     path, _, function = name.partition(":")
     if not function and Path(path).suffix != ".py":
-        near = nearest(name.lower().replace("-", "_"), choice.functions)
+        near = nearest(name.lower().replace("-", "_"), known)
         exit_with_error(f"there is no {kind} {name!r}{near} (or name your own as file.py:function)")
     if not Path(path).is_file():
         exit_with_error(f"there is no file {path!r}: --{kind} takes file.py:function")

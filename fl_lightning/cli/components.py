@@ -32,8 +32,8 @@ def read_component(kind: str, text: str) -> Chosen:
         SystemExit: With one sentence, if there is none, or no such option.
     """
     selected, given = _split(kind, text)
-    name, kinds = selected.name, {o.name.partition(".")[2]: o.kind for o in selected.options}
-    values = {o.name.partition(".")[2]: o.default for o in selected.options}
+    name, kinds = selected.name, {o.name: o.kind for o in selected.options}
+    values = {o.name: o.default for o in selected.options}
     for option, value in given.items():
         if option not in kinds:
             exit_with_error(f"{name} has no option {option!r}{nearest(option, kinds)}")
@@ -59,8 +59,8 @@ def callback_help(texts: Sequence[str]) -> str:
     for selected, _ in (_split("callback", text) for text in texts if text != "none"):
         lines += ["", f"options of {selected.name}:"]
         for o in selected.options:
-            name = f"{o.name.partition('.')[2]}={metavar(o.kind)}"
-            lines += _hanging(name, f"{o.help} (default: {shown(o.default)})", width)
+            text = f"{o.help} (default: {shown(o.default)})"
+            lines += _hanging(f"{o.name}={metavar(o.kind)}", text, width)
     return "\n".join(lines)
 
 

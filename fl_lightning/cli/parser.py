@@ -55,7 +55,7 @@ def parse(
         in_files = choice.known(str(config.get(name, choice.default)))
         flag = last_value(argv, flag_of(name))
         s = select(name, choice, in_files if flag is None else choice.known(flag))
-        if any(option.name == f"{name}.name" for option in s.options):
+        if any(option.name == "name" for option in s.options):
             exit_with_error(
                 f"{s.name} has a parameter 'name', as files call the {name} itself: rename it"
             )
@@ -66,7 +66,7 @@ def parse(
             for key in of_files:  # of a function that a flag replaces
                 del config[key]
     general = {title: options_of(group, defaults) for title, group in groups.items()}
-    every = [*general.values(), *(s.options for s in selected.values())]
+    every = [*general.values(), *(s.full_options for s in selected.values())]
     known = {option.name: option for options in every for option in options}
     config |= _row(selected[FIRST], choices, methods, known)
     for name, s in selected.items():
@@ -79,9 +79,7 @@ def parse(
         if value is NEEDED:
             exit_with_error(f"{flag_of(name)} is needed: {known[name].help}".removesuffix(": "))
     chosen = {
-        name: Chosen(
-            s.name, s.function, {o.name.partition(".")[2]: values[o.name] for o in s.options}
-        )
+        name: Chosen(s.name, s.function, {o.name: values[f"{name}.{o.name}"] for o in s.options})
         for name, s in selected.items()
     }
     return {o.name: values[o.name] for options in general.values() for o in options}, chosen
@@ -162,8 +160,8 @@ def _note_options_of_others(
         if s.kind != FIRST and last_value(argv, flag_of(s.kind)) in (None, "none"):
             continue
         every = (select(s.kind, s.choice, name) for name in s.choice.functions)
-        names = {option.name for other in every for option in other.options}
-        others |= dict.fromkeys(names - {option.name for option in s.options}, s.name)
+        names = {option.name for other in every for option in other.full_options}
+        others |= dict.fromkeys(names - {option.name for option in s.full_options}, s.name)
     for name in others:
         parser.add_argument(flag_of(name), dest=name, nargs="?", default=NEEDED)
     parsed, unknown = parser.parse_known_args(argv)
@@ -177,4 +175,4 @@ def _add_choice(parser: ArgumentParser, s: Selected, config: Mapping[str, Any]) 
     group = parser.add_argument_group(f"{s.kind} {s.name}", summary(s.function))
     text = f"one of {', '.join(s.choice.functions)}; or your own, file.py:function"
     group.add_argument(flag_of(s.kind), dest=s.kind, metavar="NAME", help=text, default=s.name)
-    add_options(group, s.options, config)
+    add_options(group, s.full_options, config)

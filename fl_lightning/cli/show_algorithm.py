@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("algorithm", help="a name of fl-lightning list, or file.py:function")
     choice = Choice(ALGORITHMS, "")
     name = choice.known(parser.parse_args(argv).algorithm)
-    make = find_function("algorithm", choice, name)
+    make = find_function("algorithm", ALGORITHMS, name)
     if needed := [o.name for o in options_of(make) if o.default is NEEDED]:
         exit_with_error(f"{name} has no default for {needed[0]}: give it one, to be shown")
     with exit_with_message():

@@ -34,13 +34,13 @@ def has_fixed_text(argv: Sequence[str]) -> bool:
 
 
 def print_text(argv: Sequence[str], command: Callable[[], object]) -> None:
-    """Print the text of a command line: the kept one, or else that of the command.
+    """Run a command; if its text can be kept, print the kept one instead.
 
     Raises:
         SystemExit: If the command fails; nothing is kept then.
     """
     caches = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
-    if not caches.is_absolute():  # where the user has no home, it stays ~
+    if not (has_fixed_text(argv) and caches.is_absolute()):  # without a home it stays ~
         command()
         return
     file, key = caches / "fl-lightning" / "_".join(argv), _digest()

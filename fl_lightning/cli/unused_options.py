@@ -18,13 +18,9 @@ from fl_lightning.training import parts
 def unused_option_notes(
     given: Collection[str], o: Options, chosen: Mapping[str, Chosen], sends: bool = True
 ) -> Iterator[str]:
-    """One line for each option that has no effect here.
+    """One line for each option of the command line, `given`, that has no effect here.
 
-    Args:
-        given: The options that the command line names. Those of files may be for other choices.
-        o: All options.
-        chosen: The chosen functions.
-        sends: Whether clients send anything to the server.
+    Options of files may be for other choices. `sends` is whether clients send anything.
     """
     yield from (f"note: {sentence}" for sentence in without_effect(given, o))
     if "data_dir" in given and not chosen["data"].wants("root"):

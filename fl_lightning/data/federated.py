@@ -2,27 +2,22 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import Any
 
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.randomness import derived_seed
+from fl_lightning.data.columns import standardize_columns
 from fl_lightning.data.data_module import module_rows
 from fl_lightning.data.hub import class_names, hub_columns, read_hub
 from fl_lightning.data.owners import owners_in, partition_of
 from fl_lightning.data.partition import Partition, smallest_median_largest
 from fl_lightning.data.rows import Rows, at, check_alike, checked_rows, raw_rows, tensors
-from fl_lightning.data.tables import read_table, standardize_columns
+from fl_lightning.data.tables import TableLike, read_table
 from fl_lightning.data.targets import check_classes, divided, labels_of
 from fl_lightning.data.validation import hold_out_of_clients, owners_of_held
 from fl_lightning.errors import UserError
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-TableLike: TypeAlias = Union["DataFrame", PathLike[str], str]
 
 
 class FederatedData:
@@ -90,39 +85,38 @@ class FederatedData:
             self.divided(self.train)
         labels = labels_of(self.train, target)
         self.partition, self.names = partition_of(clients, total, labels, seed)
-
+        if self.classes:
+            check_classes(self.train, target, self.classes, "train")
         self.parts: dict[str, Partition] = {}
-        left = 1.0
-        rows: dict[str, Rows | None] = {}
-        for part, given in (("test", test), ("validation", validation)):
-            if isinstance(given, float | int):
-                if not 0 < given < left:
-                    raise UserError(
-                        f"{part} is {given}: give a fraction above 0 that leaves rows to train on, "
-                        "or rows of the structure of train"
-                    )
-                rows[part] = self._hold_out(part, given / left)
-                left -= given
-            else:
-                rows[part] = None if given is None else self._read(part, given, column)
-        self.test, self.validation = rows["test"], rows["validation"]
-        for part, held in (("train", self.train), *rows.items()) if self.classes else ():
-            if held is not None:
-                check_classes(held, target, self.classes, part)
+        self._left = 1.0
+        self.test = self._part("test", test, column)
+        self.validation = self._part("validation", validation, column)
 
-    def _read(self, part: str, given: Any, column: str | None) -> Rows:
+    def _part(self, part: str, given: Any, column: str | None) -> Rows | None:
+        if given is None:
+            return None
+        if isinstance(given, float | int):
+            return self._hold_out(part, given)
         raw = raw_rows(given, part, owner=column)
         if isinstance(raw, dict):
             raw.pop(column, None)
         rows: Rows = tensors(raw, part)
         checked_rows(rows, part)
         check_alike(rows, part, self.train)
+        if self.classes:
+            check_classes(rows, self.target, self.classes, part)
         return rows
 
     def _hold_out(self, part: str, fraction: float) -> Rows:
         """Take a fraction of each client's rows, and keep whose they are."""
-        before = self.partition
-        self.partition, held = hold_out_of_clients(before, fraction, derived_seed(self.seed, part))
+        if not 0 < fraction < self._left:
+            raise UserError(
+                f"{part} is {fraction}: give a fraction above 0 that leaves rows to train on, or "
+                "rows of the structure of train"
+            )
+        before, seed = self.partition, derived_seed(self.seed, part)
+        self.partition, held = hold_out_of_clients(before, fraction / self._left, seed)
+        self._left -= fraction
         if not len(held):
             raise UserError(f"{part} is too small a fraction: it takes no row of any client")
         self.parts[part] = owners_of_held(before, held)
@@ -181,9 +175,8 @@ class FederatedData:
     ) -> "FederatedData":
         """Rows (x, y) of a data frame or a CSV file.
 
-        The inputs x, (n, columns) float32, are columns of numbers. Those of a CSV file are kept in
-        a temporary file (in `TMPDIR`) that is mapped into memory and goes with the data, so that
-        they may be larger than the memory.
+        The inputs x, (n, columns) float32, are columns of numbers. Those of a CSV file are mapped
+        from a temporary file in `TMPDIR`, so that they may be larger than the memory.
 
         Args:
             table: A frame, or the path of a CSV file with a header.
@@ -219,8 +212,8 @@ class FederatedData:
         parts = _read_parts(test, validation, read)
         owners = clients if owner is None else made.owners
         data = cls((made.x, made.y), clients=owners, classes=made.classes, seed=seed, **parts)
-        trained, every = data.partition.indices, (data.train, data.test, data.validation)
-        used = [rows for rows in every if isinstance(rows, tuple)]
+        trained = data.partition.indices
+        used = [p for p in (data.train, data.test, data.validation) if isinstance(p, tuple)]
         if standardize:
             standardize_columns([x for x, _ in used], trained)
         if standardize_target and not made.classes:
@@ -262,16 +255,7 @@ class FederatedData:
             seed: The seed of schemes and fractions.
 
         Raises:
-            UserError: If a column does not exist, holds texts without `tokens`, or rows of
-                different shapes.
-
-        Example::
-
-            digits = datasets.load_dataset("flwrlabs/femnist", split="train")
-            columns = "image", "character"
-            data = fl.FederatedData.from_huggingface(
-                digits, clients="writer_id", columns=columns, target="character", test=0.1
-            )
+            UserError: If a column is missing, holds texts without `tokens`, or unequal shapes.
         """
         owner = clients if isinstance(clients, str) else None
         columns = hub_columns(dataset, "dataset", columns, owner)
@@ -298,18 +282,11 @@ class FederatedData:
 
         Args:
             datamodule: The data module; `prepare_data` and `setup` are called.
-            clients: A column, or what else `FederatedData` takes. By default what the data module's
-                own method `clients()` returns.
+            clients: As in `FederatedData`; by default what the data module's `clients()` returns.
             **options: Of `FederatedData`; `test` and `validation` replace the data module's.
 
         Raises:
-            UserError: If nobody says who owns the rows, a loader's data set cannot be read, or its
-                sampler chooses rows.
-
-        Example::
-
-            shards = fl.partitions.shards(clients=100)
-            data = fl.FederatedData.from_datamodule(LitMNIST("data"), clients=shards)
+            UserError: If rows have no owners, a data set cannot be read, or a sampler chooses rows.
         """
         return cls(**module_rows(datamodule, clients) | options)
 

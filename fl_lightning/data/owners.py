@@ -44,11 +44,7 @@ def partition_of(
 
 
 def owners_in(raw: Any, column: str) -> Any:
-    """The column of owners, which is taken out of the raw rows.
-
-    Raises:
-        UserError: If there is none of this name.
-    """
+    """The column of owners, taken out of the raw rows; a UserError if there is none."""
     if not isinstance(raw, dict) or column not in raw:
         known = nearest(column, raw) if isinstance(raw, dict) else ", as rows have no names"
         raise UserError(f"clients: train has no column {column!r}{known}")

@@ -139,9 +139,7 @@ class Partition:
     def describe(self, y: Tensor, classes: tuple[str, ...]) -> str:
         """Sizes, classes per client and class counts, as far as they fit 80 columns and few lines.
 
-        Args:
-            y: (n,) int64 labels of the data set.
-            classes: The names of the classes.
+        `y`, (n,) int64, are the labels of the data set.
         """
         smallest, median, largest = smallest_median_largest(self.sizes)
         heading = (

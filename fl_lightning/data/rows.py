@@ -10,13 +10,11 @@ from torch import Tensor
 from torch.utils._pytree import keystr, tree_leaves, tree_leaves_with_path, tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
+from fl_lightning.data.columns import check_finite
 from fl_lightning.errors import UserError, first_sentence, nearest
 
 Rows: TypeAlias = Tensor | tuple[Any, ...] | dict[str, Any]
 """A tree of tensors on the CPU, each with one entry for every row."""
-
-BLOCK = 2**20
-"""Numbers that are read together, so that a mapped file may be larger than the memory."""
 
 
 def raw_rows(
@@ -193,29 +191,6 @@ def checked_rows(rows: Rows, name: str) -> int:
     return size
 
 
-def check_finite(column: Tensor, name: str, names: list[str] | None = None) -> None:
-    """Raise a UserError if a number is NaN or infinite; it says in how many rows.
-
-    Args:
-        column: (n, ...) floating.
-        name: What the message calls it.
-        names: The names of its columns, if it has two dimensions and they have names.
-    """
-    bad = torch.zeros(column.shape[1] if column.ndim == 2 else 1, dtype=torch.int64)
-    for block in blocks(column):
-        if not block.sum().isfinite():  # reads once; a sum of finite numbers may be infinite
-            bad += (~block.isfinite()).view(len(block), len(bad), -1).any(2).sum(0)
-    if bad.any():
-        worst = int(bad.argmax())
-        others = f" (and {n} more columns)" if (n := int((bad > 0).sum()) - 1) else ""
-        if column.ndim == 2:
-            name = f"column {names[worst]!r}" if names else f"column {worst} of {name}"
-        raise UserError(
-            f"{name}{others} is NaN or infinite in {int(bad[worst]):,} "
-            f"of {len(column):,} rows: remove these rows, or fill in numbers"
-        )
-
-
 def check_columns(known: Collection[str], of: str, **wanted: Sequence[str] | None) -> None:
     """Raise a UserError if a column that one of these arguments names is not known."""
     for argument, names in wanted.items():
@@ -227,11 +202,6 @@ def check_columns(known: Collection[str], of: str, **wanted: Sequence[str] | Non
 def columns(rows: Any, name: str) -> list[tuple[str, Tensor]]:
     """The tensors of a tree with their paths, such as `train['image']`."""
     return [(name + keystr(path), column) for path, column in tree_leaves_with_path(rows)]
-
-
-def blocks(column: Tensor) -> tuple[Tensor, ...]:
-    """Views of some rows each."""
-    return column.split(max(1, BLOCK // max(1, column[:1].numel())))
 
 
 def check_alike(rows: Rows, name: str, train: Rows) -> None:

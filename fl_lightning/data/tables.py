@@ -3,18 +3,23 @@
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fl_lightning.data.rows import BLOCK, blocks, check_columns, check_finite
+from fl_lightning.data.columns import BLOCK, Rounding, check_finite
+from fl_lightning.data.rows import check_columns
 from fl_lightning.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Index, Series
+
+TableLike: TypeAlias = Union["DataFrame", PathLike[str], str]
+"""A frame, or the path of a CSV file."""
 
 COLUMNAR = {".parquet", ".feather", ".orc", ".xlsx", ".npy", ".npz", ".pt"}
 """Ends of names of files that are no CSV."""
@@ -40,7 +45,7 @@ class Table:
 
 
 def read_table(
-    table: Any,
+    table: TableLike,
     target: str,
     owner: str | None,
     classes: Sequence[str] | None = None,
@@ -55,7 +60,7 @@ def read_table(
     targets: list[Any] = []
     owners: list[Any] = []
     names: list[str] = []
-    rounding = _Rounding()
+    rounding = Rounding()
 
     def read(chunks: Iterator["DataFrame"]) -> Iterator[np.ndarray]:
         for chunk in chunks:
@@ -76,59 +81,6 @@ def read_table(
     rounding.check(names)
     y, found = _targets(_joined(targets), target, classes)
     return Table(x, y, _numbered(_joined(owners)) if owners else None, names, found)
-
-
-def standardize_columns(parts: Sequence[Tensor], index: Tensor) -> tuple[Tensor, Tensor]:
-    """Shift and scale columns in place so that those of the trained rows have mean 0 and std 1.
-
-    Args:
-        parts: (n, columns) float32; the first holds the training rows.
-        index: (m,) int64, the rows of the first part to take mean and standard deviation of.
-
-    Returns:
-        The mean and the standard deviation that the columns had, (columns,) float64.
-    """
-    x = parts[0]
-    trained = torch.zeros(len(x), dtype=torch.bool)
-    trained[index] = True
-    origin = blocks(x)[0].mean(0)  # far from 0 sums of squares and float32 would lose digits
-    total, square = torch.zeros(2, x.shape[1], dtype=torch.float64)
-    for block, used in zip(blocks(x), trained.split(len(blocks(x)[0])), strict=True):
-        centered = block[used].sub_(origin)
-        total += centered.sum(0, dtype=torch.float64)
-        square += centered.square_().sum(0, dtype=torch.float64)
-    mean = total / trained.sum()
-    std = (square / trained.sum() - mean.square()).clamp(min=0).sqrt()
-    std[std <= torch.finfo(x.dtype).eps * origin.abs()] = 1.0  # a constant column becomes 0
-    for part in parts:
-        for block in blocks(part):
-            block.sub_(origin).sub_(mean.float()).div_(std.float())
-    return origin + mean, std
-
-
-class _Rounding:
-    """Rounds a table to float32, block by block, and finds columns that lose their differences."""
-
-    def __init__(self) -> None:
-        self.low, self.high = np.array(np.inf), np.array(-np.inf)
-
-    def of(self, exact: np.ndarray) -> np.ndarray:
-        """A block in float32. `exact` is (rows, columns) float64."""
-        self.low = np.minimum(self.low, exact.min(0))
-        self.high = np.maximum(self.high, exact.max(0))
-        with np.errstate(over="ignore"):  # `check_finite` names these columns
-            return exact.astype(np.float32)
-
-    def check(self, names: Sequence[str]) -> None:
-        """Raise a UserError if rounding may move numbers by 1 % of the range of their column."""
-        spread, most = self.high - self.low, np.maximum(np.abs(self.low), np.abs(self.high))
-        exact = (most <= 2**24) & (self.low % 1 == 0) & (self.high % 1 == 0)  # of small integers
-        narrow = (spread > 0) & (spread < 50 * np.finfo(np.float32).eps * most)
-        for k in map(int, np.flatnonzero(narrow & ~exact)):
-            raise UserError(
-                f"column {names[k]!r} varies by {spread[k]:.3g} near {self.high[k]:.3g}, which "
-                "float32 rounds away: subtract its smallest number"
-            )
 
 
 def _chunks(path: Any, target: str, owner: str | None) -> Iterator["DataFrame"]:
@@ -302,7 +254,7 @@ def _targets(
         if is_float_dtype(column) and not (column % 1 == 0).all():
             raise UserError(f"column {name!r}, the target, holds fractions: leave out classes")
         return torch.from_numpy(column.to_numpy(np.int64, copy=True)), named
-    rounding = _Rounding()
+    rounding = Rounding()
     y = torch.from_numpy(rounding.of(column.to_numpy(np.float64)[:, None])[:, 0])
     check_finite(y, f"column {name!r}, the target,")
     rounding.check([name])

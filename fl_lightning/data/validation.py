@@ -17,11 +17,6 @@ def hold_out_of_clients(
     A client of n samples gives `round(fraction * n)` and keeps at least one. A held-out sample is
     removed from every client that holds it, unless that would leave a client empty.
 
-    Args:
-        partition: The samples of each client.
-        fraction: The fraction of each client's samples, above 0 and below 1.
-        seed: The seed of the draw.
-
     Returns:
         The samples for training, and the positions of those held out, (m,) int64, sorted.
     """

@@ -106,11 +106,7 @@ class Config(dict[str, Any]):
         return {name: value for name, value in self.items() if name.partition(".")[0] in shared}
 
     def check_resumption(self, now: "Config") -> None:
-        """Compare the options of a run with those with which it is resumed.
-
-        Raises:
-            UserError: If options differ that may not change, naming them.
-        """
+        """Raise a UserError that names the options in which a resumed run may not differ."""
         kept = [NUMBERS, *([ROUNDING] if now["deterministic"] else [])]
         changed = [name for name in self.differences(now, *kept) if name != "code"]
         if changed:

@@ -20,11 +20,7 @@ def _yaml() -> Any:
 
 
 def load(text: str) -> Any:
-    """Parse YAML.
-
-    Raises:
-        UserError: If the text is not YAML, is nested too deeply, or a mapping has a key twice.
-    """
+    """Parse YAML; a UserError if it is none, is nested too deeply, or has a key twice."""
     return deepcopy(_parse(text))
 
 

@@ -16,11 +16,7 @@ _WORDS = {int: "a whole number", float: "a number"}
 
 
 def convert(kind: Any, value: Any) -> Any:
-    """A value of the type that the annotation `kind` names, from text or from a typed value.
-
-    Raises:
-        UserError: If the value does not fit.
-    """
+    """A value of the type `kind`, from text or a typed value; a UserError if it does not fit."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         if type(None) in arguments and (value is None or str(value).lower() == "none"):
@@ -99,11 +95,7 @@ def shown(value: Any) -> str:
 
 
 def parse_bytes(size: str) -> int:
-    """The bytes of a size such as 512MiB, 4GiB or 2.5GB.
-
-    Raises:
-        UserError: If it is none.
-    """
+    """The bytes of a size such as 512MiB, 4GiB or 2.5GB; a UserError if it is none."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt])(i?)b", size.strip().lower())
     if not found or float(found[1]) <= 0:
         raise UserError(
@@ -114,11 +106,7 @@ def parse_bytes(size: str) -> int:
 
 
 def parse_interval(interval: str | int) -> int | timedelta:
-    """A number of rounds, or a time such as 30s, 5min or 2h.
-
-    Raises:
-        UserError: If it is neither.
-    """
+    """A number of rounds, or a time such as 30s, 5min or 2h; a UserError if it is neither."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h)|0*[1-9]\d*", str(interval).strip())
     if not found or (found[1] and float(found[1]) <= 0):
         raise UserError(

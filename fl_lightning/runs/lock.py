@@ -16,11 +16,7 @@ LOCK = ".lock"
 
 
 def take_lock(folder: Path) -> TextIO:
-    """Take the lock as the first rank, until the file is closed.
-
-    Raises:
-        UserError: If another run holds it.
-    """
+    """Take the lock as the first rank, until the file closes; a UserError if another run has it."""
     folder.mkdir(parents=True, exist_ok=True)
     file = (folder / LOCK).open("a+")
     try:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 TAIL_LENGTH = 10
 """Evaluations whose mean is reported, so that the last rounds' ups and downs cancel."""
 
-
 HIGHER_IS_BETTER = re.compile(
     r"accuracy|test/class_|(^|[\W_])(acc|auc|auroc|f1|precision|r2|recall)([\W_]|$)"
     r"|^test/(clients|clients_worst10|local)$",
@@ -106,8 +105,7 @@ class Run:
         direction of the global model's score.
         """
         name = score.removeprefix("clients/").removesuffix("_worst10")
-        found = [self.scores[tag] for tag in (name, f"test/{name}") if tag in self.scores]
-        return found[0] if found else None
+        return self.scores.get(name, self.scores.get(f"test/{name}"))
 
     @cached_property
     def scalars(self) -> Scalars:
@@ -168,9 +166,8 @@ class Run:
         Raises:
             UserError: If it has not been saved, or its factory cannot be imported.
         """
-        file = self.path / ("best.pt" if best else "model.pt")
-        if round is not None:
-            file = self.path / "checkpoints" / f"round-{round}.ckpt"
+        name = "best.pt" if best else "model.pt"
+        file = self.path / (name if round is None else f"checkpoints/round-{round}.ckpt")
         if not file.is_file():
             raise UserError(
                 f"{file} does not exist: model.pt is written after the last round, best.pt with "
@@ -223,11 +220,10 @@ class Run:
 
     def _check_scalars(self) -> None:
         """Raise a UserError if rounds are missing from the table of a run that has ended."""
-        rounds = self.rounds
-        if self.ended and rounds < self.ended["round"]:
+        if self.ended and self.rounds < (last := self.ended["round"]):
             raise UserError(
-                f"metrics.csv ends with round {rounds} of {self.ended['round']}: restore it, "
-                "or delete the folder to run it again"
+                f"metrics.csv ends with round {self.rounds} of {last}: restore it, or delete the "
+                "folder to run it again"
             )
 
 
@@ -251,8 +247,7 @@ def _of_checkpoint(state: Mapping[str, Any], model: nn.Module) -> dict[str, Any]
     trained = {name: p for name, p in parameters.items() if name not in frozen}
     parts = state["w"].split([p.numel() for p in trained.values()])
     named = zip(trained.items(), parts, strict=True)
-    whole = {name: part.view_as(p) for (name, p), part in named}
-    whole |= {**frozen, **buffers}
+    whole = {name: part.view_as(p) for (name, p), part in named} | frozen | buffers
     places = model.state_dict(keep_vars=True)
     # a tied weight has two names, and one in the checkpoint
     saved = {id(places[name]): tensor for name, tensor in whole.items() if name in places}

@@ -147,11 +147,7 @@ def _chosen(
 
 
 def read_data(data: FederatedData | None, datamodule: Any, clients: Any) -> FederatedData:
-    """The data of `fit`.
-
-    Raises:
-        UserError: If there are none, or two.
-    """
+    """The data of `fit`; a UserError if there are none, or two."""
     if data is not None and datamodule is not None:
         raise UserError("there are data and a datamodule: give one of them")
     if datamodule is not None:

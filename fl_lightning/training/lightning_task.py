@@ -187,10 +187,8 @@ class StepLogs(CohortMeasure):
     """Adds what `training_step` logs: `<name>`, `<name>_std` and `<name>_worst10`.
 
     A client's number is the mean over its steps. They are the mean over the cohort, weighted by
-    samples; the standard deviation; and the mean over the worst tenth of the cohort.
-
-    Args:
-        names: The names, in the order in which they are logged.
+    samples; the standard deviation; and the mean over the worst tenth of the cohort. `names` are in
+    the order in which they are logged.
     """
 
     def __init__(self, names: Sequence[str]):

@@ -148,29 +148,32 @@ class Session:
             self.lockstep.wait_for_others(federation)
         private = [PrivacyAccountant(federation)] if is_private(made.algorithm) else []
         own = [*task.callbacks, *private, *own]
+        directions = {k: v for s in scored for k, v in s.directions.items()}
+        monitors = [s.monitor for s in scored]
+        monitor = monitors[-1] if monitors else "train/loss"
         checkpoint = Checkpoint(
             run.path,
             parse_interval(o.checkpoint_every),
             o.keep_checkpoints,
             [*scored, *own],
-            monitor=scored[-1].monitor if scored else "train/loss",
-            mode=scored[-1].mode if scored else None,
+            monitor=monitor,
+            upwards=directions.get(monitor),
         )
         if o.resume:
             checkpoint.resume(federation)
         check_disk_space(federation, o.keep_checkpoints)
         notes = [*task.notes, *(accountant.planned(federation) for accountant in private)]
-        self._begin(data, notes, {k: v for s in scored for k, v in s.directions.items()})
+        self._begin(data, notes, directions)
         loggers += self._loggers(data, checkpoint)
-        monitor = scored[0].monitor if scored else ""
-        progress = ProgressBar(monitor)
+        shown = monitors[0] if monitors else ""
+        progress = ProgressBar(shown)
         hooks += [*scored, *own, progress, checkpoint]  # which saves the states of the others
         if o.finetune_epochs:
-            hooks.append(self._personalization(task, data, monitor))
+            hooks.append(self._personalization(task, data, shown))
         over = self._fit(progress)
         if over and fabric.is_global_zero:
             task.export(run.path, federation.round)
-            monitors, sent = [s.monitor for s in scored], federation.cost.uplink > 0
+            sent = federation.cost.uplink > 0
             self._say(results(run, monitors, checkpoint.upwards, sent))
             for accountant in private:
                 self._say(accountant.spent(federation))

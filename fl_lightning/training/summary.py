@@ -104,16 +104,11 @@ def effects(name: str, o: Options, federation: Federation) -> Iterator[str]:
         yield f"--compile has no effect: no client has a full batch of {o.batch_size:,} samples"
 
 
-def results(
-    run: Run, monitors: Sequence[str] = ("test/accuracy",), upwards: bool = True, sent: bool = True
-) -> str:
+def results(run: Run, monitors: Sequence[str], upwards: bool, sent: bool) -> str:
     """The lines after the last round: scores and files.
 
-    Args:
-        run: The run.
-        monitors: The scores of the evaluations: the first is shown, the last chooses the best.
-        upwards: Whether the highest value of the last one is the best.
-        sent: Whether clients send anything; if not, the global model is untrained.
+    Of the evaluations' scores, `monitors`, the first is shown and the last chooses the best, which
+    is its highest value if `upwards`. If clients have not `sent`, the global model is untrained.
     """
     recorded, lines = run.scalars, list[str]()
     personal = _personal(recorded)

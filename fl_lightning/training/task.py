@@ -74,11 +74,7 @@ class Task:
         return []
 
     def try_out(self, data: DeviceDataset, part: str) -> None:
-        """Score the module on the first samples, which changes nothing.
-
-        Raises:
-            UserError: If a metric cannot take them.
-        """
+        """Score the module on the first samples; a UserError if a metric cannot take them."""
         first = torch.arange(min(len(data), self.batch_size))
         try:
             self._scored(self.scores(data, part, first), part)

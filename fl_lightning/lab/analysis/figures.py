@@ -122,10 +122,7 @@ def client_histogram(
 ) -> Figure:
     """A histogram of one score for each client (clients,); a line marks the mean.
 
-    Args:
-        results: The scores by run.
-        metric: Their name.
-        unit: 100 if the axis is in percent.
+    The axis is in percent if `unit` is 100.
     """
     figure, (axes,) = _panels(1, width=5.6)
     held = {label: scores[~scores.isnan()].numpy() for label, scores in results.items()}

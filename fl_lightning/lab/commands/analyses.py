@@ -66,11 +66,7 @@ class Subject:
         return analysis.MeanLoss(self.model, self.data, samples, loss=self.task_loss)
 
     def predictions(self, samples: int | None = None) -> analysis.Predictions:
-        """What the model makes of some samples.
-
-        Raises:
-            UserError: If the targets are no classes.
-        """
+        """What the model makes of some samples; a UserError if the targets are no classes."""
         if not self.data.classes:
             raise UserError(
                 f"the targets of {self.run.path} are no classes: choose another analysis"

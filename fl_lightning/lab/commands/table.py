@@ -22,11 +22,12 @@ from fl_lightning.core.constraints import PositiveInt, check
 from fl_lightning.distributed.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from fl_lightning.errors import UserError
 from fl_lightning.lab.report.table import FORMATS, Format, Table
+from fl_lightning.lab.sweep.axes import FIXED, combinations
 from fl_lightning.lab.sweep.layout import choose, layout
 from fl_lightning.lab.sweep.plan import Job, plan
 from fl_lightning.lab.sweep.pool import Environment, run_all, slots, start_server
 from fl_lightning.lab.sweep.stacks import Stack, sentence, stacked
-from fl_lightning.lab.sweep.table_file import FIXED, TableFile, combinations
+from fl_lightning.lab.sweep.table_file import TableFile
 from fl_lightning.runs.config_yaml import load
 
 STOPPED = EXIT_INTERRUPTED, EXIT_PREEMPTED
@@ -161,16 +162,11 @@ def _merged(tables: Sequence[Table]) -> Table:
 
 
 def _make(stacks: Sequence[Stack], at_a_time: Sequence[Environment], says: bool) -> int:
-    """Make the runs that are missing, and say which train together; gives the exit code."""
+    """Make the missing runs; say which train together, and which failed; gives the exit code."""
     if says:
         print(sentence(stacks), file=sys.stderr)
     failures, signals = run_all(stacks, at_a_time)
-    return _report([*chain.from_iterable(stacks)], failures, signals)
-
-
-def _report(jobs: Sequence[Job], failures: Mapping[Path, str], signals: Sequence[str]) -> int:
-    """Print which runs failed; gives the exit code."""
-    for job in (job for job in jobs if job.folder in failures):
+    for job in (job for job in chain.from_iterable(stacks) if job.folder in failures):
         print(f"failed: {job.folder}: {failures[job.folder]} ({job.log})", file=sys.stderr)
     if signals:
         print("stopped: the same command continues", file=sys.stderr)

@@ -13,8 +13,9 @@ from fl_lightning.lab.report.grid import grid
 from fl_lightning.lab.report.score import Score
 from fl_lightning.lab.report.score import score as make_score
 from fl_lightning.lab.report.table import Table
+from fl_lightning.lab.sweep.axes import Axis, fitting, joined
 from fl_lightning.lab.sweep.plan import Cell, Job
-from fl_lightning.lab.sweep.table_file import Axis, TableFile, fitting, joined
+from fl_lightning.lab.sweep.table_file import TableFile
 from fl_lightning.runs.run import Run
 
 Placed = tuple[Cell, Run]

@@ -11,12 +11,13 @@ from typing import Any, Literal, NamedTuple
 
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.argv import flag_of, given, last_value
-from fl_lightning.cli.choices import Choice, find_function
+from fl_lightning.cli.choices import find_function
 from fl_lightning.cli.config_files import included
 from fl_lightning.cli.recipes import experiment_of, run_recipe
 from fl_lightning.core.programs import program_of
 from fl_lightning.lab.report.comparison import format_value
-from fl_lightning.lab.sweep.table_file import TableFile, joined
+from fl_lightning.lab.sweep.axes import joined
+from fl_lightning.lab.sweep.table_file import TableFile
 from fl_lightning.runs.config import Config, component_defaults
 from fl_lightning.runs.config_yaml import flat
 from fl_lightning.runs.effect import EXTENT, NUMBERS
@@ -148,8 +149,7 @@ def _flags(table: TableFile, *parts: Mapping[str, Any]) -> list[str]:
         argv += _as_flags(part)
         method = last_value(argv, "--algorithm") or table.algorithm
         row = methods.get(method, {})
-        choice = Choice(ALGORITHMS, "")
-        own = signature(find_function("algorithm", choice, method)).parameters if row else ()
+        own = signature(find_function("algorithm", ALGORITHMS, method)).parameters if row else ()
         argv += _as_flags({f"algorithm.{k}" if k in own else k: v for k, v in row.items()})
     return [word for name in configs for word in ("--config", name)] + argv
 

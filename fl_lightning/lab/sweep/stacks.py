@@ -4,7 +4,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from functools import partial
+from functools import cache, partial
 from typing import TextIO
 
 from fl_lightning.cli.error_messages import exit_with_message
@@ -61,9 +61,10 @@ def run_stack(jobs: Stack, logs: Sequence[TextIO]) -> int:
     experiments = [
         experiment_of(str(job.recipe), command) for job, command in zip(jobs, commands, strict=True)
     ]
+    first, load = experiments[0], cache(experiments[0].load)  # equal data are held once
     for experiment in experiments:
-        if experiment.options.data_dir == experiments[0].options.data_dir:
-            experiment.data_of = experiments[0]
+        if experiment.options.data_dir == first.options.data_dir:
+            experiment.load = load
     contexts = [
         partial(_as_command, [str(job.recipe), *command], log)
         for job, command, log in zip(jobs, commands, logs, strict=True)

@@ -1,8 +1,7 @@
 """The YAML file of a table: rows, columns, sweeps, seeds, scores and published numbers."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from itertools import combinations as pairs
 from itertools import product
 from typing import Any
@@ -11,20 +10,19 @@ from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.argv import flag_of
 from fl_lightning.cli.config_files import TABLE_KEYS, read_chain
 from fl_lightning.errors import UserError, nearest
-from fl_lightning.lab.report.comparison import format_value
 from fl_lightning.lab.report.score import score as make_score
+from fl_lightning.lab.sweep.axes import (
+    Axis,
+    axis_of,
+    check_known,
+    combinations,
+    fitting,
+    joined,
+    listed,
+    mapping,
+    refuse_fixed,
+)
 from fl_lightning.runs.config_yaml import flat
-
-Axis = Mapping[str, Mapping[str, Any]]
-"""Options, as in a preset, by label."""
-
-FIXED = {
-    "seed": "seeds",
-    "run_dir": "--runs",
-    "resume": "nothing: begun runs are resumed",
-    "devices": "--jobs: each run has one rank",
-}
-"""Options that a table sets for each run, and what to give instead."""
 
 SPREADS = "seeds", "rounds", "clients"
 
@@ -138,7 +136,7 @@ class TableFile:
         if both := self.means.keys() & {*self.column_labels}:
             raise UserError(f"means.{min(both)} is a column, too: name it otherwise")
         if self.over:
-            _check_known(self.over, self.rows, "over: the table has no row")
+            check_known(self.over, self.rows, "over: the table has no row")
         for score in self.scores:  # before the runs, which may take long
             make_score(score)
         axes = {"rows": self.rows, "columns": self.columns, "sweep": self.sweep, "tune": self.tune}
@@ -168,16 +166,16 @@ class TableFile:
 def _read(name: str) -> TableFile:
     methods, found, algorithm = dict[str, Any](), dict[str, Any](), ""
     for content in read_chain(name):
-        _refuse_fixed(content, "the file")
-        methods |= _axis(content.get("methods"), "methods")
+        refuse_fixed(content, "the file")
+        methods |= axis_of(content.get("methods"), "methods")
         algorithm = str(flat({"algorithm": content.get("algorithm", algorithm)})["algorithm"])
         for own in ("score", "spread", "over", "means", "published"):
             found.pop(own, None)  # numbers of another table
         found |= {key: content[key] for key in TABLE_KEYS if content.get(key) is not None}
-    rows = _axis(found.get("rows"), "rows") or {method: {} for method in methods}
-    columns = _axis(found.get("columns"), "columns") or {"": {}}
+    rows = axis_of(found.get("rows"), "rows") or {method: {} for method in methods}
+    columns = axis_of(found.get("columns"), "columns") or {"": {}}
     own_tune = {
-        row: combinations(_mapping(options.pop("tune"), f"rows.{row}.tune"))
+        row: combinations(mapping(options.pop("tune"), f"rows.{row}.tune"))
         for row, options in rows.items()
         if "tune" in options
     }
@@ -188,24 +186,24 @@ def _read(name: str) -> TableFile:
             near = nearest(row, ALGORITHMS)
             raise UserError(f"row {row!r} has no options and is no algorithm{near}")
     for column, options in columns.items():
-        options["methods"] = _axis(options.get("methods"), f"columns.{column}.methods")
+        options["methods"] = axis_of(options.get("methods"), f"columns.{column}.methods")
         for method in (method for method in options["methods"] if not _method(method)):
-            _check_known(method, ALGORITHMS, f"columns.{column} has no method")
-    means = _mapping(found.get("means"), "means")
+            check_known(method, ALGORITHMS, f"columns.{column} has no method")
+    means = mapping(found.get("means"), "means")
     table = TableFile(
         name,
         rows,
         columns,
-        sweep=combinations(_mapping(found.get("sweep"), "sweep")),
-        tune=combinations(_mapping(found.get("tune"), "tune")),
+        sweep=combinations(mapping(found.get("sweep"), "sweep")),
+        tune=combinations(mapping(found.get("tune"), "tune")),
         own_tune=own_tune,
-        tune_seeds=tuple(dict.fromkeys(_list(found.get("tune_seeds", ())))),
+        tune_seeds=tuple(dict.fromkeys(listed(found.get("tune_seeds", ())))),
         recipe=str(found.get("recipe", TableFile.recipe)),
-        seeds=tuple(dict.fromkeys(_list(found.get("seeds", 0)))),
-        scores=tuple(map(str, _list(found.get("score", "last")))),
+        seeds=tuple(dict.fromkeys(listed(found.get("seeds", 0)))),
+        scores=tuple(map(str, listed(found.get("score", "last")))),
         spread=found.get("spread", "seeds"),
         over=str(found.get("over", "")),
-        means={label: [*map(str, _list(patterns))] for label, patterns in means.items()},
+        means={label: [*map(str, listed(patterns))] for label, patterns in means.items()},
         algorithm=algorithm,
     )
     table.check()
@@ -213,7 +211,7 @@ def _read(name: str) -> TableFile:
         if not fitting(table.column_labels, [pattern]):
             near = nearest(pattern, table.column_labels)
             raise UserError(f"means.{mean} has no column {pattern!r}{near}")
-    published = _mapping(found.get("published"), "published")
+    published = mapping(found.get("published"), "published")
     if not published.keys() <= {*table.scores}:
         published = {table.scores[0]: published}
     return replace(table, published={s: _numbers(table, s, of) for s, of in published.items()})
@@ -222,11 +220,11 @@ def _read(name: str) -> TableFile:
 def _numbers(table: TableFile, score: str, by_row: Any) -> dict[str, dict[str, float]]:
     """Published numbers of a score by row and column; a list has the order of the columns."""
     columns, numbers = table.column_labels, dict[str, dict[str, float]]()
-    for row, found in _mapping(by_row, f"published.{score}").items():
+    for row, found in mapping(by_row, f"published.{score}").items():
         where = f"published.{row}"
-        _check_known(row, table.rows, f"{where}: the table has no row")
+        check_known(row, table.rows, f"{where}: the table has no row")
         if not isinstance(found, Mapping):
-            found = _list(found)
+            found = listed(found)
             if len(found) != len(columns):
                 raise UserError(
                     f"{where} has {len(found)} numbers for {len(columns)} columns: "
@@ -235,39 +233,11 @@ def _numbers(table: TableFile, score: str, by_row: Any) -> dict[str, dict[str, f
             found = dict(zip(columns, found, strict=True))
         numbers[row] = {str(c): n for c, n in found.items() if n not in (None, "none")}
         for column, number in numbers[row].items():
-            _check_known(column, columns, f"{where}: the table has no column")
+            check_known(column, columns, f"{where}: the table has no column")
             if not isinstance(number, int | float):
                 raise UserError(f"{where} has {number!r}, which is no number")
             numbers[row][column] = float(number)
     return numbers
-
-
-def combinations(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Every choice of one value for each option, by a label such as `rho 0.1, mu 1`."""
-    _refuse_fixed(values, "sweep or tune")
-    for option in values:
-        if not _list(values[option]):
-            raise UserError(f"sweep or tune has no value of {option}: name one")
-    choices = product(*([(o, value) for value in _list(of)] for o, of in values.items()))
-    return {
-        ", ".join(f"{o.rpartition('.')[2]} {format_value(v)}" for o, v in choice): dict(choice)
-        for choice in choices
-    }
-
-
-def _check_known(label: str, known: Collection[str], otherwise: str) -> None:
-    if label not in known:
-        raise UserError(f"{otherwise} {label!r}{nearest(label, known)}")
-
-
-def joined(*labels: str) -> str:
-    """The labels that are not empty as one."""
-    return ", ".join(filter(None, labels))
-
-
-def fitting(labels: Iterable[str], patterns: Sequence[str]) -> list[str]:
-    """The labels that are one of the patterns, or fit one."""
-    return [label for label in labels if any(p == label or fnmatchcase(label, p) for p in patterns)]
 
 
 def _matching(patterns: Sequence[str], known: Axis, further: Axis, kind: str) -> Axis:
@@ -280,36 +250,7 @@ def _matching(patterns: Sequence[str], known: Axis, further: Axis, kind: str) ->
     return found or known
 
 
-def _axis(content: Any, key: str) -> dict[str, dict[str, Any]]:
-    """The content of a key that maps labels to options."""
-    axis = {label: _mapping(of, f"{key}.{label}") for label, of in _mapping(content, key).items()}
-    for label, options in axis.items():
-        _refuse_fixed(options, f"{key}.{label}")
-    return axis
-
-
-def _mapping(content: Any, key: str) -> dict[str, Any]:
-    """The content of a key that maps names to values, on one line each; nothing is empty."""
-    if not isinstance(content, Mapping | None):
-        raise UserError(f"{key} maps names to values, not {content!r}")
-    found = dict[str, Any]()
-    for name, value in (content or {}).items():
-        if (label := " ".join(str(name).split())) in found:
-            raise UserError(f"{key} has {label!r} twice: name one of them otherwise")
-        found[label] = value
-    return found
-
-
-def _refuse_fixed(options: Iterable[str], where: str) -> None:
-    for option in FIXED.keys() & set(options):
-        raise UserError(f"{where} sets {option}: give {FIXED[option]}")
-
-
 def _method(label: str) -> str:
     """The algorithm that a label names, also as papers spell it; empty for none."""
     known = label.lower().replace("-", "_")
     return known if known in ALGORITHMS else label if ":" in label else ""
-
-
-def _list(values: Any) -> list[Any]:
-    return [values] if isinstance(values, str) or not isinstance(values, Iterable) else [*values]
