@@ -9,6 +9,7 @@ from statistics import fmean
 
 from pandas import Categorical
 
+from fl_lightning.errors import UserError
 from fl_lightning.lab.report.grid import grid
 from fl_lightning.lab.report.score import Score
 from fl_lightning.lab.report.score import score as make_score
@@ -141,6 +142,11 @@ def _best_tuned(
     A value with fewer or other seeds than another value of the cell does not compete. Values with
     which more runs reached the score's target come first; then the mean decides.
     """
+    if placed and score.higher_is_better is None:
+        raise UserError(
+            f"tune chooses by the first score, and whether larger is better of {score.name} is not "
+            "known: put one such as last, val/accuracy or test/loss before it"
+        )
     cells = defaultdict[tuple[str, str], dict[str, list[Run]]](dict)
     for cell, run in placed:
         cells[cell.row, cell.column].setdefault(cell.tuned, []).append(run)

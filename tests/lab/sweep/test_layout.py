@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from tables import DIGITS, METHODS, SMALL, finished, options
 
+from fl_lightning.errors import UserError
 from fl_lightning.lab.sweep.layout import choose, layout
 from fl_lightning.lab.sweep.plan import plan
 from fl_lightning.lab.sweep.table_file import TableFile
@@ -40,6 +41,16 @@ def test_the_best_of_a_users_metric_is_what_the_runs_say(score, shown, planned, 
             file.write("scores: {test/mcc: true}\n")
     [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
     assert table.text[shown].tolist() == ["0.9000"]
+
+
+def test_values_are_not_tuned_by_a_score_of_unknown_direction(planned, tmp_path):
+    jobs = planned(SMALL + "methods: {fedavg: {}}\ntune: {lr: [0.1, 0.3]}\nscore: my/reward\n")
+    for job, reward in zip(jobs, (0.2, 0.9), strict=True):
+        finished(job, reward)
+        metrics = job.folder / "metrics.csv"
+        metrics.write_text(metrics.read_text().replace("test/accuracy", "my/reward"))
+    with pytest.raises(UserError, match="my/reward"):
+        layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
 
 
 def test_only_tuned_values_with_the_same_seeds_compete(planned, tmp_path):
