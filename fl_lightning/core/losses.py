@@ -51,8 +51,7 @@ class LabelsLoss:
 
     def __call__(self, out: Any, y: Any) -> Tensor:
         """The loss in the model's output."""
-        loss: Tensor = out.loss
-        return loss
+        return out.loss
 
 
 def one_number(value: Any, what: str, error: type[UserError]) -> Tensor:

@@ -17,8 +17,7 @@ Options = tuple[Any, ...]
 
 def stacked_max_pool2d(x: Tensor, options: Options) -> Tensor:
     """The maxima in windows of (n, channels, height, width), which can be differentiated once."""
-    out: Tensor = _MaxPool.apply(x, options)[0]
-    return out
+    return _MaxPool.apply(x, options)[0]
 
 
 class _MaxPool(torch.autograd.Function):
@@ -26,8 +25,7 @@ class _MaxPool(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, options: Options) -> tuple[Tensor, Tensor]:
-        out: tuple[Tensor, Tensor] = torch.ops.aten.max_pool2d_with_indices(x, *options)
-        return out
+        return torch.ops.aten.max_pool2d_with_indices(x, *options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -52,8 +50,7 @@ class _Backward(torch.autograd.Function):
 
     @staticmethod
     def forward(g: Tensor, x: Tensor, indices: Tensor, options: Options) -> Tensor:
-        out: Tensor = torch.ops.aten.max_pool2d_with_indices_backward(g, x, *options, indices)
-        return out
+        return torch.ops.aten.max_pool2d_with_indices_backward(g, x, *options, indices)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

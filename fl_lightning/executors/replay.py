@@ -28,8 +28,7 @@ def captured(step: Call, stream: torch.cuda.Stream | None, pool: Any) -> Call:
     # thread_local: other threads write clients' states meanwhile
     with torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
         step()
-    replay: Call = graph.replay
-    return replay
+    return graph.replay
 
 
 class ReplayedStep:

@@ -97,8 +97,7 @@ class LockstepExecutor(Executor):
         self, received: RoundInputs, tasks: Sequence[ClientTask]
     ) -> Sequence[ClientResult]:
         """Train the clients as soon as the other runs have got so far."""
-        results: Sequence[ClientResult] = ask(Clients(self._executor, received, tasks))
-        return results
+        return ask(Clients(self._executor, received, tasks))
 
 
 class Lockstep:
