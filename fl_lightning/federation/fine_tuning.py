@@ -19,7 +19,6 @@ from fl_lightning.errors import UserError
 from fl_lightning.executors import ClientTask, RoundInputs
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.federation import Federation
-from fl_lightning.federation.sanity_checks import single_sample
 from fl_lightning.federation.server import copy_of, load_model
 from fl_lightning.terms import LocalOnly
 
@@ -76,12 +75,7 @@ class FineTuning:
         anchor = visits[0].states[0]["w_i"]
         facts = federation.round_facts(1) | {"anchor": anchor, "layout": self.layout}
         sent = RoundInputs(self.tuning, facts, [{}], federation.buffers, largest)
-        try:  # all of them, before `personal_model` changes the module
-            results = list(self.executor(sent, visits))
-        except ValueError as error:
-            if shown := single_sample(error):  # whole epochs have batches that rounds may not have
-                raise shown from error
-            raise
+        results = [*self.executor(sent, visits)]  # before `personal_model` changes the module
         for visit, result in zip(visits, results, strict=True):
             yield visit.states[0]["w_i"] + result.progress, result.buffers
 
