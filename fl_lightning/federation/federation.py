@@ -23,6 +23,7 @@ from fl_lightning.federation.client_store import ClientStore
 from fl_lightning.federation.local_training import LocalTraining
 from fl_lightning.federation.sampling import ClientSampler, UniformSampling
 from fl_lightning.federation.server import Server, load_model
+from fl_lightning.federation.state import restore, state_of
 
 Metrics = dict[str, float]
 """The scalars of one round, by TensorBoard tag."""
@@ -325,8 +326,7 @@ class Federation:
         leave these rows alone. The tensors are live: save the state, or deepcopy it.
         """
         self.prepare()
-        state = self.server.state_dict() | self.local_training.state_dict()
-        return state | {"rounds": self.rounds}
+        return state_of(self.local_training)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`, on every rank, with the same `state_dir`.
@@ -335,7 +335,4 @@ class Federation:
             UserError: If it is of another run, or the clients' states are gone.
         """
         self.prepare()
-        self.server.check_state(state)
-        sanity_checks.check_checkpoint_rounds(state, self.rounds, self.cost.has_horizon)
-        self.local_training.load_state_dict(state)
-        self.server.load_state_dict(state)
+        restore(self.local_training, state)

@@ -22,7 +22,7 @@ from fl_lightning.core.term import States, init_states
 from fl_lightning.core.view import KEY, unchanged
 from fl_lightning.data import ClientData
 from fl_lightning.distributed.shared_folder import check_shared_folder
-from fl_lightning.errors import ModelError, UserError
+from fl_lightning.errors import ModelError
 from fl_lightning.executors import ClientResult, ClientTask, Executor, RoundInputs
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.aggregation import RoundSums
@@ -32,7 +32,7 @@ from fl_lightning.federation.client_store import open_store
 from fl_lightning.federation.divergence import OnDivergence, finite, watched
 from fl_lightning.federation.exact_sum import ExactSum, PlainSum
 from fl_lightning.federation.rates import LocalRates
-from fl_lightning.federation.sanity_checks import check_checkpoint, single_sample
+from fl_lightning.federation.sanity_checks import single_sample
 from fl_lightning.federation.server import Server
 from fl_lightning.federation.term_logs import TermLogs
 from fl_lightning.federation.weights import aggregation_weights
@@ -171,32 +171,6 @@ class LocalTraining:
     def _own(self, buffers: Buffers) -> dict[str, Tensor]:
         """The buffers that a client keeps for itself."""
         return {name: buffers[name] for name in self.server.own_buffers}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Slots of the clients' rows, and the settings that a resumed run keeps.
-
-        Raises:
-            UserError: If clients keep states and their rows are not retained.
-        """
-        store = self.store
-        if not store.is_retained(store.slot):
-            raise UserError(
-                "later rounds would write over the clients' states of this state_dict: call "
-                "federation.store.retain() before it, on every rank"
-            )
-        return {**self._fixed_settings(), "slot": store.slot, "retained": dict(store.retained)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Return to the clients' rows of a `state_dict`, if it is of the same settings."""
-        check_checkpoint(state, self._fixed_settings())
-        self.store.restore(state["slot"], state["retained"])
-
-    def _fixed_settings(self) -> dict[str, Any]:
-        return {
-            "num_clients": self.clients.num_clients,
-            "data": self.clients.digest,
-            "precision": self.fabric.strategy.precision.precision,
-        }
 
     def visits(
         self, cohort: Sequence[int], weights: Sequence[float]
