@@ -119,7 +119,7 @@ class Federation:
             on_divergence=on_divergence,
             deterministic=deterministic,
             diagnostics=diagnostics,
-            probabilities=getattr(sampler, "probabilities", None),
+            sampler=sampler,
         )
         self.loss, self._state_dir, self._memory = loss, state_dir, client_state_memory
         self.should_stop = self.preempted = self.stop_requested = self.preempt_requested = False
@@ -166,7 +166,7 @@ class Federation:
         trials.dry_run(self.module, self.clients, self.loss, self.fabric.autocast)
         self._prepared = True
         draw = partial(self.sampler, self.clients.num_clients, self.seed, self.round)
-        trials.try_visit(self.local_training, self.round_facts(1), draw)
+        trials.try_visit(self.local_training, draw)
         self.load_global()
 
     def fit(self) -> None:
@@ -235,7 +235,7 @@ class Federation:
         started, self._training = Moment(device), True
         cohort = self.sampler(self.clients.num_clients, self.seed, self.round)
         sanity_checks.check_cohort(cohort, self.clients, self.sampler, self.position())
-        facts = self.round_facts(len(cohort))
+        facts = self.local_training.round_facts(len(cohort))
         self.fabric.call("on_round_start", federation=self, cohort=cohort)
         finished = partial(self.fabric.call, "on_client_end", federation=self)
         sums = self.local_training.run(cohort, facts, self.position(), finished)
@@ -294,20 +294,6 @@ class Federation:
                 raise
             message = f"{self.position()}: another rank ended ({first_sentence(error)})"
             raise RankLostError(message) from error
-
-    def round_facts(self, cohort_size: int) -> dict[str, Any]:
-        """The facts of every visit of a round with a cohort of this size (see `View`)."""
-        participation = cohort_size / self.clients.num_clients
-        return {
-            "anchor": self.w.detach().clone(),
-            "participation": participation,
-            "inclusion_probability": getattr(self.sampler, "expected_participation", participation),
-            "round": self.round,
-            "rounds": self.rounds,
-            "clients": self.clients.num_clients,
-            "base_lr_sum": self.local_training.rates.base_lr_sum,
-            "layout": self.layout,
-        }
 
     def position(self) -> str:
         """The round that is being trained, or was trained last, for messages."""

@@ -73,7 +73,8 @@ class FineTuning:
             facts, lrs = {"weight": states[0]["w_i"].new_ones(())}, [self.lr] * len(batches)
             visits.append(ClientTask(client, facts, states, batches, lrs, seed, buffers))
         anchor = visits[0].states[0]["w_i"]
-        facts = federation.round_facts(1) | {"anchor": anchor, "layout": self.layout}
+        facts = federation.local_training.round_facts(1)
+        facts |= {"anchor": anchor, "layout": self.layout}
         sent = RoundInputs(self.tuning, facts, [{}], federation.buffers, largest)
         results = [*self.executor(sent, visits)]  # before `personal_model` changes the module
         for visit, result in zip(visits, results, strict=True):
@@ -112,5 +113,5 @@ def personal_model(federation: Federation, client: int) -> tuple[Tensor, Buffers
     if all(type(term).personal is Term.personal for term in algorithm.terms):
         return w, federation.buffers  # and no row need be read
     states, own = training.before_visit(client)
-    w = algorithm.personal(w, federation.round_facts(1), states, federation.server.states)
+    w = algorithm.personal(w, training.round_facts(1), states, federation.server.states)
     return w, {**federation.buffers, **own}

@@ -32,6 +32,7 @@ from fl_lightning.federation.client_store import open_store
 from fl_lightning.federation.divergence import OnDivergence, finite, watched
 from fl_lightning.federation.exact_sum import ExactSum, PlainSum
 from fl_lightning.federation.rates import LocalRates
+from fl_lightning.federation.sampling import ClientSampler
 from fl_lightning.federation.sanity_checks import single_sample
 from fl_lightning.federation.server import Server
 from fl_lightning.federation.term_logs import TermLogs
@@ -41,8 +42,7 @@ from fl_lightning.federation.weights import aggregation_weights
 class LocalTraining:
     """The local training of a federation's clients, with the settings of a `Federation`.
 
-    The server gives model and method, the rehearsal the structure of messages. `probabilities` say
-    how probably each client takes part in a round, where that differs.
+    The server gives model and method, the rehearsal the structure of messages.
 
     Attributes:
         group_size: Number of clients that train in parallel; halved when they do not fit the
@@ -63,12 +63,12 @@ class LocalTraining:
         on_divergence: OnDivergence,
         deterministic: bool,
         diagnostics: bool,
-        probabilities: Tensor | None,
+        sampler: ClientSampler,
     ):
         self.fabric, self.server, self.clients = fabric, server, clients
         self.executor, self.rehearsal = executor, rehearsal
         self.on_divergence, self.deterministic = on_divergence, deterministic
-        self.probabilities, self.group_size = probabilities, executor.width
+        self.sampler, self.group_size = sampler, executor.width
         self.logs = TermLogs(self.algorithm.terms, diagnostics)
         self.sum_type = ExactSum if deterministic else PlainSum
         self.rates = LocalRates(server, clients)
@@ -172,6 +172,21 @@ class LocalTraining:
         """The buffers that a client keeps for itself."""
         return {name: buffers[name] for name in self.server.own_buffers}
 
+    def round_facts(self, cohort_size: int) -> dict[str, Any]:
+        """The facts of every visit of a round with a cohort of this size (see `View`)."""
+        server, clients = self.server, self.clients.num_clients
+        participation = cohort_size / clients
+        return {
+            "anchor": server.w.detach().clone(),
+            "participation": participation,
+            "inclusion_probability": getattr(self.sampler, "expected_participation", participation),
+            "round": server.round,
+            "rounds": server.rounds,
+            "clients": clients,
+            "base_lr_sum": self.rates.base_lr_sum,
+            "layout": server.layout,
+        }
+
     def visits(
         self, cohort: Sequence[int], weights: Sequence[float]
     ) -> list[Callable[[], ClientTask]]:
@@ -180,7 +195,7 @@ class LocalTraining:
         steps = {client: clients.num_steps(client) for client in cohort}
         lrs = {n: self.rates.of_visit(server.round, n) for n in {*steps.values()}}
         lr_sums = [self.algorithm.lr_sum(lrs[n]) for n in steps.values()]
-        given = lr_sums, weights, self.probabilities, server.w
+        given = lr_sums, weights, getattr(self.sampler, "probabilities", None), server.w
         facts = client_facts(clients, cohort, *given) if cohort else {}
 
         def visit(k: int, client: int) -> ClientTask:

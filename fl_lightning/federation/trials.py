@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_leaves
 
-from fl_lightning.core.algorithm import Facts
 from fl_lightning.core.losses import TaskLoss, is_cross_entropy, one_number, scores_of
 from fl_lightning.core.network import arguments, class_name, tied
 from fl_lightning.core.randomness import seeded_rng
@@ -22,7 +21,7 @@ from fl_lightning.federation.local_training import LocalTraining
 from fl_lightning.federation.sanity_checks import ONE_SAMPLE
 
 
-def try_visit(training: LocalTraining, facts: Facts, sample: Callable[[], list[int]]) -> None:
+def try_visit(training: LocalTraining, sample: Callable[[], list[int]]) -> None:
     """Let the first client of a cohort, which `sample` draws, take one step on two samples.
 
     It finds what executor and terms refuse in model and data. Any other error is ignored, since two
@@ -39,6 +38,7 @@ def try_visit(training: LocalTraining, facts: Facts, sample: Callable[[], list[i
     if not isinstance(executor, SequentialExecutor):  # which takes two samples as they are
         options: Any = {"loss": executor.loss, "autocast": executor.autocast}
         executor = SequentialExecutor(executor.module, executor.layout, **options)
+    facts = training.round_facts(1)
     received = RoundInputs(training.algorithm, facts, server.states, server.buffers)
     try:
         cohort = sample()
