@@ -20,9 +20,10 @@ from fl_lightning.core.randomness import derived_seed
 from fl_lightning.core.rehearsal import Rehearsal
 from fl_lightning.core.term import States, init_states
 from fl_lightning.core.view import KEY, unchanged
+from fl_lightning.core.weighting import Cohort
 from fl_lightning.data import ClientData
 from fl_lightning.distributed.shared_folder import check_shared_folder
-from fl_lightning.errors import ModelError
+from fl_lightning.errors import ModelError, UserError
 from fl_lightning.executors import ClientResult, ClientTask, Executor, RoundInputs
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.aggregation import RoundSums
@@ -36,7 +37,6 @@ from fl_lightning.federation.sampling import ClientSampler
 from fl_lightning.federation.sanity_checks import single_sample
 from fl_lightning.federation.server import Server
 from fl_lightning.federation.term_logs import TermLogs
-from fl_lightning.federation.weights import aggregation_weights
 
 
 class LocalTraining:
@@ -212,10 +212,24 @@ class LocalTraining:
         return [partial(visit, k, client) for k, client in enumerate(cohort)]
 
     def weights(self, cohort: Sequence[int]) -> list[float]:
-        """The aggregation weights of a cohort, 1 on average."""
+        """The aggregation weights of a cohort, 1 on average.
+
+        Raises:
+            UserError: If the algorithm's weights cannot be averaged with.
+        """
         if not cohort:
             return []
-        return [*aggregation_weights(self.algorithm, self.clients, cohort).tolist()]
+        index = torch.tensor(cohort)
+        sizes = self.clients.sizes[index] / self.clients.mean_size
+        weights = self.algorithm.weight(Cohort(sizes, self.clients.labels_of(index)))
+        fits = isinstance(weights, Tensor) and weights.shape == sizes.shape
+        if not (fits and weights.isfinite().all() and weights.min() >= 0 and weights.sum() > 0):
+            raise UserError(
+                f"aggregation weights must be a tensor of shape ({len(cohort)},), finite, not "
+                f"negative and not all zero, not {weights!r:.60}"
+            )
+        weights = weights.to(sizes)
+        return (weights / weights.mean()).tolist()
 
     def _trained(
         self, visits: Mapping[int, Callable[[], ClientTask]], sent: RoundInputs, position: str
