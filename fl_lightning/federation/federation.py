@@ -103,24 +103,20 @@ class Federation:
         sanity_checks.check_terms(algorithm.at(0, rounds), self.layout)
         sanity_checks.check_optimizers(algorithm, self.layout.read(module))
         self.new_executor = partial(executor, loss=loss, autocast=fabric.autocast)
-        trainer = self.new_executor(module, self.layout)
         self.server = Server(module, self.layout, algorithm, seed, rounds, clients.num_clients)
         self.w = self.server.w
-        how = trainer.parallel, trainer.compiled > 0
-        rehearsal = self.server.rehearse(algorithm, clients.dataset.num_classes, *how)
-        self.cost = rehearsal.cost
-        self.server.saved |= rehearsal.moved | {*self.untrained}
         self.local_training = LocalTraining(
             fabric,
             self.server,
             clients,
-            trainer,
-            rehearsal,
+            self.new_executor(module, self.layout),
+            sampler,
             on_divergence=on_divergence,
             deterministic=deterministic,
             diagnostics=diagnostics,
-            sampler=sampler,
         )
+        self.cost = self.local_training.rehearsal.cost
+        self.server.saved |= self.local_training.rehearsal.moved | {*self.untrained}
         self.loss, self._state_dir, self._memory = loss, state_dir, client_state_memory
         self.should_stop = self.preempted = self.stop_requested = self.preempt_requested = False
         self._training = self._prepared = False

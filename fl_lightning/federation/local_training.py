@@ -17,7 +17,6 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.device import to_device_async
 from fl_lightning.core.network import class_name
 from fl_lightning.core.randomness import derived_seed
-from fl_lightning.core.rehearsal import Rehearsal
 from fl_lightning.core.term import States, init_states
 from fl_lightning.core.view import KEY, unchanged
 from fl_lightning.core.weighting import Cohort
@@ -42,9 +41,10 @@ from fl_lightning.federation.term_logs import TermLogs
 class LocalTraining:
     """The local training of a federation's clients, with the settings of a `Federation`.
 
-    The server gives model and method, the rehearsal the structure of messages.
+    The server gives model and method.
 
     Attributes:
+        rehearsal: What a rehearsal of the method finds.
         group_size: Number of clients that train in parallel; halved when they do not fit the
             device's memory.
         rates: The learning rates of visits.
@@ -59,16 +59,16 @@ class LocalTraining:
         server: Server,
         clients: ClientData,
         executor: Executor,
-        rehearsal: Rehearsal,
+        sampler: ClientSampler,
         on_divergence: OnDivergence,
         deterministic: bool,
         diagnostics: bool,
-        sampler: ClientSampler,
     ):
         self.fabric, self.server, self.clients = fabric, server, clients
-        self.executor, self.rehearsal = executor, rehearsal
+        self.executor, self.sampler, self.group_size = executor, sampler, executor.width
         self.on_divergence, self.deterministic = on_divergence, deterministic
-        self.sampler, self.group_size = sampler, executor.width
+        how = executor.parallel, executor.compiled > 0
+        self.rehearsal = server.rehearse(server.scheduled, clients.dataset.num_classes, *how)
         self.logs = TermLogs(self.algorithm.terms, diagnostics)
         self.sum_type = ExactSum if deterministic else PlainSum
         self.rates = LocalRates(server, clients)
