@@ -1,8 +1,7 @@
 """Federation: the way of a round, from the sampled cohort to the server's step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,8 @@ from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
 from fl_lightning.errors import RankLostError, adding_position, first_sentence
 from fl_lightning.executors import Executor, SequentialExecutor
-from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation import divergence, sanity_checks, trials
-from fl_lightning.federation.aggregation import DISTANCES, RoundStatus, RoundSums
+from fl_lightning.federation.aggregation import RoundSums
 from fl_lightning.federation.client_store import ClientStore
 from fl_lightning.federation.local_training import LocalTraining
 from fl_lightning.federation.sampling import ClientSampler, UniformSampling
@@ -51,8 +49,7 @@ class Federation:
         seed: Seed of cohorts, dropout, and what terms draw. Batch order and augmentation have the
             seed of `clients`.
         state_dir: Folder of the clients' states; a temporary one if None.
-        client_state_memory: Bytes of them that may stay in a machine's memory; None is a quarter of
-            what is free.
+        client_state_memory: Bytes of them in a machine's memory; None is a quarter of what is free.
         on_divergence: What to do with a client whose training is not finite: "stop" the run;
             "skip-client" leaves it out of the round, keeps its states as they were, and counts it
             in `client/skipped`; "continue".
@@ -62,8 +59,7 @@ class Federation:
 
     Attributes:
         w: The global model, a flat Parameter of the server's optimizer, (d,).
-        server: The global model, its states and its optimizer.
-        local_training: The clients' part of a round.
+        server, local_training: The server's and the clients' part of a round.
         untrained: Names of the parameters that the algorithm does not train.
         new_executor: Makes an executor of a module and its layout.
         cost: What a visit sends, keeps and computes.
@@ -138,11 +134,6 @@ class Federation:
         return self.round == self.rounds or (self.should_stop and not self.preempted)
 
     @property
-    def buffers(self) -> Buffers:
-        """The global buffers by name."""
-        return self.server.buffers
-
-    @property
     def store(self) -> ClientStore:
         """The clients' states."""
         self.prepare()
@@ -161,8 +152,7 @@ class Federation:
         self.local_training.open(self._state_dir, self._memory)
         trials.dry_run(self.module, self.clients, self.loss, self.fabric.autocast)
         self._prepared = True
-        draw = partial(self.sampler, self.clients.num_clients, self.seed, self.round)
-        trials.try_visit(self.local_training, draw)
+        trials.try_visit(self.local_training)
         self.load_global()
 
     def fit(self) -> None:
@@ -187,8 +177,7 @@ class Federation:
         finally:
             self.load_global()
         ended = self.cost.uplink and self.finished and self.round
-        nobody = not (self.store.slot >= 0).any()
-        if ended and self.on_divergence == "skip-client" and nobody:
+        if ended and self.on_divergence == "skip-client" and not (self.store.slot >= 0).any():
             raise divergence.all_skipped(*self._place())
 
     def _run_round(self) -> None:
@@ -239,29 +228,15 @@ class Federation:
             sums.request_stop(self.preempt_requested)
         trained = Moment(device)
         self.all_reduce_sum(sums.total)
-        status, scalars = self._server_step(cohort, facts, sums)
-        self.should_stop, self.preempted = status.stop, status.preempted
-        scalars |= {
-            "local/lr": self.local_training.rates.of_round(self.round),
-            **self.server.traffic(self.local_training.rehearsal, len(cohort), status.bits),
-            "time/train_s": trained - started,
-            "time/aggregate_s": Moment(device) - trained,
-        }
+        scalars = self._server_step(cohort, facts, sums)
+        times = {"time/train_s": trained - started, "time/aggregate_s": Moment(device) - trained}
         self.server.round += 1
         self._training = False
-        return scalars
+        return scalars | times
 
-    def _server_step(
-        self, cohort: Sequence[int], facts: dict[str, Any], sums: RoundSums
-    ) -> tuple[RoundStatus, Metrics]:
-        """Step with the complete sums; gives what the ranks agree on, and scalars.
-
-        The device is waited for once; twice under "skip-client", whose step takes a number of it.
-        """
+    def _server_step(self, cohort: list[int], facts: dict[str, Any], sums: RoundSums) -> Metrics:
+        """Step with the complete sums; gives the scalars of the round."""
         goes_on, skips = (self.on_divergence == mode for mode in ("continue", "skip-client"))
-        if skips:
-            skipped = len(sums.read()[0].diverged)
-            facts["participation"] = (len(cohort) - skipped) / self.clients.num_clients
         tags = self.local_training.logs.tags
         status, scalars, finite = self.server.finish_round(sums, facts, tags)
         lost = {} if goes_on else {cohort[k]: part for k, part in status.diverged.items()}
@@ -269,16 +244,20 @@ class Federation:
             raise divergence.client_diverged(lost, *self._place())
         if not (goes_on or all(finite)):
             raise divergence.server_diverged(finite.index(False), *self._place())
+        self.should_stop, self.preempted = status.stop, status.preempted
         self.skipped = frozenset(lost)
         if status.counts:
             self.store.commit([client for client in cohort if client not in lost])
-        else:
-            scalars = {"train/loss": nan, **dict.fromkeys(DISTANCES, 0.0)}
-        return status, scalars | ({"client/skipped": float(len(lost))} if skips else {})
+        return {
+            **scalars,
+            **({"client/skipped": float(len(lost))} if skips else {}),
+            "local/lr": self.local_training.rates.of_round(self.round),
+            **self.server.traffic(self.local_training.rehearsal, len(cohort), status.bits),
+        }
 
     def _place(self) -> tuple[Any, ...]:
         """The round, terms and settings, for messages about divergence."""
-        return self.position(), self.algorithm.terms, self.local_training.settings(self.round)
+        return self.position(), self.algorithm.terms, self.local_training.settings()
 
     def all_reduce_sum(self, numbers: Tensor) -> None:
         """Add up a vector over the ranks, in place."""

@@ -13,7 +13,6 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.device import to_device_async
 from fl_lightning.core.network import class_name
 from fl_lightning.core.randomness import derived_seed
@@ -69,14 +68,9 @@ class LocalTraining:
         self.on_divergence, self.deterministic = on_divergence, deterministic
         how = executor.parallel, executor.compiled > 0
         self.rehearsal = server.rehearse(server.scheduled, clients.dataset.num_classes, *how)
-        self.logs = TermLogs(self.algorithm.terms, diagnostics)
+        self.logs = TermLogs(self.server.algorithm.terms, diagnostics)
         self.sum_type = ExactSum if deterministic else PlainSum
         self.rates = LocalRates(server, clients)
-
-    @property
-    def algorithm(self) -> Algorithm:
-        """The method as it is in this round."""
-        return self.server.algorithm
 
     def open(self, state_dir: Path | None, memory: int | None) -> None:
         """Open the client store. All ranks call this together."""
@@ -145,11 +139,12 @@ class LocalTraining:
         self.store.wait_for_writes()
         return sums
 
-    def settings(self, round: int) -> str:
+    def settings(self) -> str:
         """Learning rate and algorithm, for messages about divergence."""
         limit = self.sum_type.limit
         bound = f", sums of numbers below {limit:,.0f}" if isfinite(limit) else ""
-        return f"local learning rate {self.rates.of_round(round):.3g}, {self.algorithm}{bound}"
+        lr = self.rates.of_round(self.server.round)
+        return f"local learning rate {lr:.3g}, {self.server.algorithm}{bound}"
 
     def before_visit(self, client: int) -> tuple[list[States], Buffers]:
         """What a client's visit begins with: states, one dictionary a term, and its own buffers."""
@@ -164,7 +159,7 @@ class LocalTraining:
 
     def _begun(self, lifetime: str, *ids: int) -> list[States]:
         """The first values of states of a lifetime; what they draw depends on the ids."""
-        server, terms = self.server, self.algorithm.terms
+        server, terms = self.server, self.server.algorithm.terms
         of = server.initial_w, server.w.detach(), server.layout, self.clients.num_clients
         return init_states(terms, lifetime, *of, derived_seed(server.seed, lifetime, *ids))
 
@@ -194,14 +189,14 @@ class LocalTraining:
         clients, server = self.clients, self.server
         steps = {client: clients.num_steps(client) for client in cohort}
         lrs = {n: self.rates.of_visit(server.round, n) for n in {*steps.values()}}
-        lr_sums = [self.algorithm.lr_sum(lrs[n]) for n in steps.values()]
+        lr_sums = [server.algorithm.lr_sum(lrs[n]) for n in steps.values()]
         given = lr_sums, weights, getattr(self.sampler, "probabilities", None), server.w
         facts = client_facts(clients, cohort, *given) if cohort else {}
 
         def visit(k: int, client: int) -> ClientTask:
             seed = derived_seed(server.seed, "dropout", server.round, client)
             states, buffers = self.before_visit(client)
-            for i, term in enumerate(self.algorithm.terms):
+            for i, term in enumerate(server.algorithm.terms):
                 if term.draws:
                     key = torch.tensor(derived_seed(seed, "term", i))
                     states[i][KEY] = to_device_async(key, server.w.device)
@@ -221,7 +216,7 @@ class LocalTraining:
             return []
         index = torch.tensor(cohort)
         sizes = self.clients.sizes[index] / self.clients.mean_size
-        weights = self.algorithm.weight(Cohort(sizes, self.clients.labels_of(index)))
+        weights = self.server.algorithm.weight(Cohort(sizes, self.clients.labels_of(index)))
         fits = isinstance(weights, Tensor) and weights.shape == sizes.shape
         if not (fits and weights.isfinite().all() and weights.min() >= 0 and weights.sum() > 0):
             raise UserError(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
+from math import nan
 from typing import Any
 
 import torch
@@ -139,9 +140,11 @@ class Server:
 
         Returns:
             What the ranks agree on; the scalars of the round, and whether each part stayed finite
-            (see `step`, and the move). If the round does not count both are empty, and nothing has
-            moved.
+            (see `step`, and the move). If the round does not count nothing has moved.
         """
+        # clients that are skipped take no part
+        facts = {**facts, "participation": sums.participants() / self.clients}
+        idle = {"train/loss": nan, **dict.fromkeys(DISTANCES, 0.0)}  # if the round does not count
         before = self.states, deepcopy(self.optimizer.state_dict())
         (progress, moved), messages, buffers, (loss, squared) = sums.means()
         try:
@@ -150,7 +153,7 @@ class Server:
             status, _ = sums.read()
             if status.counts:
                 raise
-            return status, {}, []  # a term refused numbers that are not finite
+            return status, idle, []  # a term refused numbers that are not finite
         distances = sums.distances(moved, squared, move)
         finite = [flag.to(move) for flag in (*flags, distances[-1].isfinite())]
         tags = "train/loss", *DISTANCES, *logged
@@ -160,7 +163,7 @@ class Server:
                 self.w.copy_(facts["anchor"])
                 self.states, optimizer = before
                 self.optimizer.load_state_dict(optimizer)
-                return status, {}, []
+                return status, idle, []
             for name, by in moves.items():
                 self.frozen[name] += by
         self.saved |= moves.keys()

@@ -21,8 +21,8 @@ from fl_lightning.federation.local_training import LocalTraining
 from fl_lightning.federation.sanity_checks import ONE_SAMPLE
 
 
-def try_visit(training: LocalTraining, sample: Callable[[], list[int]]) -> None:
-    """Let the first client of a cohort, which `sample` draws, take one step on two samples.
+def try_visit(training: LocalTraining) -> None:
+    """Let the first client of the next cohort take one step on two samples.
 
     It finds what executor and terms refuse in model and data. Any other error is ignored, since two
     samples may be too few for parts of a batch: a round raises it again, and names the client.
@@ -39,9 +39,9 @@ def try_visit(training: LocalTraining, sample: Callable[[], list[int]]) -> None:
         options: Any = {"loss": executor.loss, "autocast": executor.autocast}
         executor = SequentialExecutor(executor.module, executor.layout, **options)
     facts = training.round_facts(1)
-    received = RoundInputs(training.algorithm, facts, server.states, server.buffers)
+    received = RoundInputs(server.algorithm, facts, server.states, server.buffers)
     try:
-        cohort = sample()
+        cohort = training.sampler(training.clients.num_clients, server.seed, server.round)
         visit = training.visits(cohort, training.weights(cohort))[0]()
         one: Any = [batch]
         [*executor(received, [replace(visit, batches=one, lrs=visit.lrs[:1])])]
