@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
-from fl_lightning.core.cross_entropy import mean_cross_entropy
+from fl_lightning.core.stacked_functions import mean_cross_entropy
 from fl_lightning.errors import UserError
 
 IGNORED = -100
