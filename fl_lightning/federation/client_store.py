@@ -244,7 +244,7 @@ class ClientStore:
         Raises:
             UserError: If the rows are not there, or this store may have overwritten them.
         """
-        if self.row and not self._files.exist and bool((slot >= 0).any()):
+        if self.row and not self.folder.exists() and bool((slot >= 0).any()):
             raise UserError(
                 f"the checkpoint refers to client states, but there are none in {self.folder}: "
                 "resume in the folder of the run"
