@@ -176,7 +176,7 @@ class Federation:
                 self.stop_requested = self.preempt_requested = False
         finally:
             self.load_global()
-        ended = self.cost.uplink and self.finished and self.round
+        ended = self.finished and self.round
         if ended and self.on_divergence == "skip-client" and not (self.store.slot >= 0).any():
             raise divergence.all_skipped(*self._place())
 
