@@ -25,7 +25,7 @@ def megabytes(run: Federation) -> float:
     """What a rank sends to the others in a round."""
     training = run.local_training
     message, sums = training.rehearsal.message, training.sum_type
-    total = RoundSums(run.server.initial_w, message, run.buffers, CLIENTS, sums).total
+    total = RoundSums(run.server.initial_w, message, run.server.buffers, CLIENTS, sums).total
     return total.nbytes / 1e6
 
 

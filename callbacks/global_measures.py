@@ -124,7 +124,7 @@ class EvaluateModels(Measure):
         kept = next(states for term, states in terms if isinstance(term, ClientModels))
         for name in self.models:
             w = kept[f"mean_{name}"]
-            load_model(module, federation.layout, w, federation.buffers)
+            load_model(module, federation.layout, w, federation.server.buffers)
             scores = score_together(federation, module, self.test)
             metrics |= {f"test/{score}@{name}": value for score, value in scores.items()}
         return metrics

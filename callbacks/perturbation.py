@@ -75,7 +75,7 @@ class PerturbationDrift(CohortMeasure):
         )
         recording = _Recording(*federation.algorithm.terms, local=federation.algorithm.local)
         training, server = federation.local_training, federation.server
-        facts = federation.round_facts(len(cohort))
+        facts = training.round_facts(len(cohort))
         visits = training.visits(cohort, training.weights(cohort))
         for k in range(fabric.global_rank, len(cohort), fabric.world_size):
             visit = visits[k]()

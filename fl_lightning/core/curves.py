@@ -107,8 +107,7 @@ def exponential(begin: float, factor: float) -> Any:
 
 def as_curve(number: Any, factor: float = 1.0) -> Curve:
     """A curve as it is; of a number `exponential(number, factor)`."""
-    curve: Curve = number if isinstance(number, Curve) else exponential(number, factor)
-    return curve
+    return number if isinstance(number, Curve) else exponential(number, factor)
 
 
 MAKERS = {make.__name__: make for make in (linear, cosine, exponential)}
@@ -124,8 +123,7 @@ def parse(text: str) -> Curve:
     found = re.fullmatch(r"\s*(\w+)\s*\((.*)\)\s*", text)
     name, numbers = found.groups() if found else ("", "")
     try:
-        curve: Curve = MAKERS[name](*map(float, numbers.split(",")))
-        return curve
+        return MAKERS[name](*map(float, numbers.split(",")))
     except UserError:
         raise
     except (KeyError, TypeError, ValueError):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
-from fl_lightning.core.cross_entropy import mean_cross_entropy
+from fl_lightning.core.stacked_functions import mean_cross_entropy
 from fl_lightning.errors import UserError
 
 IGNORED = -100
@@ -51,8 +51,7 @@ class LabelsLoss:
 
     def __call__(self, out: Any, y: Any) -> Tensor:
         """The loss in the model's output."""
-        loss: Tensor = out.loss
-        return loss
+        return out.loss
 
 
 def one_number(value: Any, what: str, error: type[UserError]) -> Tensor:

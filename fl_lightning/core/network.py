@@ -42,8 +42,7 @@ def class_name(module: nn.Module) -> str:
 
 def uncompiled(module: nn.Module) -> nn.Module:
     """The module that `torch.compile` has wrapped, whose names have no prefix, or the module."""
-    inner: nn.Module = getattr(module, "_orig_mod", module)
-    return inner
+    return getattr(module, "_orig_mod", module)
 
 
 def tied(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -115,8 +114,7 @@ class FunctionalModel:
             if name.startswith(prefix):
                 weight = self.weights[name].detach() if detached else self.weights[name]
                 displaced[name.removeprefix(prefix)] = weight + part
-        out: Tensor = functional_call(self.module.get_submodule(self.head), displaced, features)
-        return out
+        return functional_call(self.module.get_submodule(self.head), displaced, features)
 
 
 def digest(tensor: Tensor) -> str:

@@ -52,8 +52,7 @@ def with_base(weight: Any, base: Weight) -> Weight:
     """
     if weight in WEIGHTS.values():
         return base
-    rule: Weight = replace(weight, base=base) if hasattr(weight, "base") else weight
-    return rule
+    return replace(weight, base=base) if hasattr(weight, "base") else weight
 
 
 def in_words(weight: Weight) -> str:

@@ -171,6 +171,5 @@ class GraphExecutor(StackedExecutor):
         """The step of a branch, of as many clients as have begun."""
         key = local_step, branch, len(begun[0]["origin"])
         if key not in self._replayed:
-            given = local_step, self._shared[local_step], self.compiled
-            self._replayed[key] = ReplayedStep(*given, *begun)
+            self._replayed[key] = ReplayedStep(local_step, self._shared[local_step], *begun)
         return self._replayed[key]

@@ -28,8 +28,7 @@ def captured(step: Call, stream: torch.cuda.Stream | None, pool: Any) -> Call:
     # thread_local: other threads write clients' states meanwhile
     with torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
         step()
-    replay: Call = graph.replay
-    return replay
+    return graph.replay
 
 
 class ReplayedStep:
@@ -41,7 +40,6 @@ class ReplayedStep:
     Args:
         local_step: The step.
         shared: The arguments that all clients share: static tensors, which the caller writes.
-        compiled: The batch size whose steps are compiled before they are captured; 0 is none.
         client_facts: Facts of any visit, with a row for each client, as are the next two.
         states: States of any visit.
         received: Buffers that any visit begins with.
@@ -56,13 +54,12 @@ class ReplayedStep:
         self,
         local_step: LocalStep,
         shared: SharedArgs,
-        compiled: int,
         client_facts: dict[str, Any],
         states: list[States],
         received: Buffers,
     ):
         w = client_facts["origin"]
-        self._algorithm, self._compiled = local_step.algorithm, compiled
+        self._algorithm, self._compiled = local_step.algorithm, local_step.executor.compiled
         decay = weight_decay(self._algorithm.local([nn.Parameter(w[0])]))
         self._descends = decay is not None
         self._shared = {**shared, "decay": w.new_full((), decay or 0.0)}

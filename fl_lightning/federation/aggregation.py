@@ -230,10 +230,12 @@ class RoundSums:
         status = RoundStatus(stop > 0, preempted > 0, found, counts, sum(of["bits"]))
         return status, table[len(table) - len(more) :]
 
+    def participants(self) -> int:
+        """The number of clients that count; where some may be skipped, it waits for the device."""
+        return self._cohort - (len(self.read()[0].diverged) if self._skips else 0)
+
     def logged(self) -> list[Tensor]:
         """The cohort's mean of each scalar that terms log, 0-dim; nan where no client has."""
-        if not self._logs.shape[1]:
-            return []
         counts = self._rows[:, COLUMNS.index("counts"), None] > 0  # as a mask: it waits for no GPU
         return [*torch.where(counts, self._logs, nan).nanmean(0).to(self._like[0])]
 

@@ -22,9 +22,6 @@ from fl_lightning.federation.row_files import DamagedRowError, Row, RowFiles
 Retained = dict[str, tuple[int, Tensor]]
 """By the checkpoint's name: its number, from 1, and the slot of each client's row."""
 
-MAX_RETAINED = 127
-"""A slot is an int8, and one must be free."""
-
 UNASKED = 2**24
 """Bytes of rows that stay in memory without asking the system what is free."""
 
@@ -56,7 +53,7 @@ class ClientStore:
 
     Attributes:
         row: Bytes of a client's states; 0 if the algorithm keeps nothing.
-        slot: Current slot of each client's row, (num_clients,) int8; -1 if it was never visited.
+        slot: Current slot of each client's row, (num_clients,) int16; -1 if it was never visited.
         retained: The slots of each retained checkpoint, by its name, with a unique number.
     """
 
@@ -70,7 +67,7 @@ class ClientStore:
         shared: bool = False,
     ):
         self.num_clients, self.folder = num_clients, folder
-        self.slot = torch.full((num_clients,), -1, dtype=torch.int8)
+        self.slot = torch.full((num_clients,), -1, dtype=torch.int16)
         self.retained: Retained = {}
         self._last_number = 0
         self._like = [{name: s.to("meta") for name, s in term.items()} for term in states]
@@ -193,11 +190,11 @@ class ClientStore:
 
     def _free_slots(self, clients: Sequence[int]) -> Tensor:
         """The first slot of each client's row that no checkpoint refers to."""
-        candidates = torch.arange(len(self.retained) + 1, dtype=torch.int8)[:, None]
+        candidates = torch.arange(len(self.retained) + 1)[:, None]
         taken = torch.zeros(len(candidates), len(clients), dtype=torch.bool)
         for _, slot in self.retained.values():
             taken |= candidates == slot[list(clients)]
-        return taken.to(torch.int8).argmin(0).to(torch.int8)  # the first that is not taken
+        return taken.int().argmin(0).to(self.slot)  # the first that is not taken
 
     def damage(self) -> str:
         """The first damage of a row, of which all are read; an empty string if they are whole."""
@@ -214,16 +211,7 @@ class ClientStore:
         return self._files.disk_bytes()
 
     def retain(self, checkpoint: str = "last") -> None:
-        """Put the current rows on disk and keep them, in place of those of the same name.
-
-        Raises:
-            UserError: If there are too many.
-        """
-        if len({*self.retained, checkpoint}) > MAX_RETAINED:
-            raise UserError(
-                f"client states of at most {MAX_RETAINED} checkpoints can be retained: release "
-                "another first"
-            )
+        """Put the current rows on disk and keep them, in place of those of the same name."""
         for client in sorted(self._unsaved):
             self._save(self.slot[client], client, self._rows[client])
         self._unsaved.clear()
@@ -256,7 +244,7 @@ class ClientStore:
         Raises:
             UserError: If the rows are not there, or this store may have overwritten them.
         """
-        if self.row and not self._files.exist and bool((slot >= 0).any()):
+        if self.row and not self.folder.exists() and bool((slot >= 0).any()):
             raise UserError(
                 f"the checkpoint refers to client states, but there are none in {self.folder}: "
                 "resume in the folder of the run"
@@ -270,9 +258,9 @@ class ClientStore:
         self._thread.submit(int).result()  # writes in progress end, and count no longer
         for rows in (self._rows, self._new, self._unsaved, self._reads, self._writes):
             rows.clear()
-        self.slot = slot.to(torch.int8).clone()
+        self.slot = slot.to(self.slot).clone()
         if not in_use:
-            self.retained = dict(retained)
+            self.retained = {name: (n, kept.to(self.slot)) for name, (n, kept) in retained.items()}
             self._last_number = max((number for number, _ in retained.values()), default=0)
 
 

@@ -1,8 +1,7 @@
 """Federation: the way of a round, from the sampled cohort to the server's step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,13 @@ from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
 from fl_lightning.errors import RankLostError, adding_position, first_sentence
 from fl_lightning.executors import Executor, SequentialExecutor
-from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation import divergence, sanity_checks, trials
-from fl_lightning.federation.aggregation import DISTANCES, RoundStatus, RoundSums
+from fl_lightning.federation.aggregation import RoundSums
 from fl_lightning.federation.client_store import ClientStore
 from fl_lightning.federation.local_training import LocalTraining
 from fl_lightning.federation.sampling import ClientSampler, UniformSampling
 from fl_lightning.federation.server import Server, load_model
+from fl_lightning.federation.state import restore, state_of
 
 Metrics = dict[str, float]
 """The scalars of one round, by TensorBoard tag."""
@@ -50,8 +49,7 @@ class Federation:
         seed: Seed of cohorts, dropout, and what terms draw. Batch order and augmentation have the
             seed of `clients`.
         state_dir: Folder of the clients' states; a temporary one if None.
-        client_state_memory: Bytes of them that may stay in a machine's memory; None is a quarter of
-            what is free.
+        client_state_memory: Bytes of them in a machine's memory; None is a quarter of what is free.
         on_divergence: What to do with a client whose training is not finite: "stop" the run;
             "skip-client" leaves it out of the round, keeps its states as they were, and counts it
             in `client/skipped`; "continue".
@@ -61,8 +59,7 @@ class Federation:
 
     Attributes:
         w: The global model, a flat Parameter of the server's optimizer, (d,).
-        server: The global model, its states and its optimizer.
-        local_training: The clients' part of a round.
+        server, local_training: The server's and the clients' part of a round.
         untrained: Names of the parameters that the algorithm does not train.
         new_executor: Makes an executor of a module and its layout.
         cost: What a visit sends, keeps and computes.
@@ -102,24 +99,20 @@ class Federation:
         sanity_checks.check_terms(algorithm.at(0, rounds), self.layout)
         sanity_checks.check_optimizers(algorithm, self.layout.read(module))
         self.new_executor = partial(executor, loss=loss, autocast=fabric.autocast)
-        trainer = self.new_executor(module, self.layout)
         self.server = Server(module, self.layout, algorithm, seed, rounds, clients.num_clients)
         self.w = self.server.w
-        how = trainer.parallel, trainer.compiled > 0
-        rehearsal = self.server.rehearse(algorithm, clients.dataset.num_classes, *how)
-        self.cost = rehearsal.cost
-        self.server.saved |= rehearsal.moved | {*self.untrained}
         self.local_training = LocalTraining(
             fabric,
             self.server,
             clients,
-            trainer,
-            rehearsal,
+            self.new_executor(module, self.layout),
+            sampler,
             on_divergence=on_divergence,
             deterministic=deterministic,
             diagnostics=diagnostics,
-            probabilities=getattr(sampler, "probabilities", None),
         )
+        self.cost = self.local_training.rehearsal.cost
+        self.server.saved |= self.local_training.rehearsal.moved | {*self.untrained}
         self.loss, self._state_dir, self._memory = loss, state_dir, client_state_memory
         self.should_stop = self.preempted = self.stop_requested = self.preempt_requested = False
         self._training = self._prepared = False
@@ -141,11 +134,6 @@ class Federation:
         return self.round == self.rounds or (self.should_stop and not self.preempted)
 
     @property
-    def buffers(self) -> Buffers:
-        """The global buffers by name."""
-        return self.server.buffers
-
-    @property
     def store(self) -> ClientStore:
         """The clients' states."""
         self.prepare()
@@ -164,8 +152,7 @@ class Federation:
         self.local_training.open(self._state_dir, self._memory)
         trials.dry_run(self.module, self.clients, self.loss, self.fabric.autocast)
         self._prepared = True
-        draw = partial(self.sampler, self.clients.num_clients, self.seed, self.round)
-        trials.try_visit(self.local_training, self.round_facts(1), draw)
+        trials.try_visit(self.local_training)
         self.load_global()
 
     def fit(self) -> None:
@@ -189,9 +176,8 @@ class Federation:
                 self.stop_requested = self.preempt_requested = False
         finally:
             self.load_global()
-        ended = self.cost.uplink and self.finished and self.round
-        nobody = not (self.store.slot >= 0).any()
-        if ended and self.on_divergence == "skip-client" and nobody:
+        ended = self.finished and self.round
+        if ended and self.on_divergence == "skip-client" and not (self.store.slot >= 0).any():
             raise divergence.all_skipped(*self._place())
 
     def _run_round(self) -> None:
@@ -234,7 +220,7 @@ class Federation:
         started, self._training = Moment(device), True
         cohort = self.sampler(self.clients.num_clients, self.seed, self.round)
         sanity_checks.check_cohort(cohort, self.clients, self.sampler, self.position())
-        facts = self.round_facts(len(cohort))
+        facts = self.local_training.round_facts(len(cohort))
         self.fabric.call("on_round_start", federation=self, cohort=cohort)
         finished = partial(self.fabric.call, "on_client_end", federation=self)
         sums = self.local_training.run(cohort, facts, self.position(), finished)
@@ -242,29 +228,15 @@ class Federation:
             sums.request_stop(self.preempt_requested)
         trained = Moment(device)
         self.all_reduce_sum(sums.total)
-        status, scalars = self._server_step(cohort, facts, sums)
-        self.should_stop, self.preempted = status.stop, status.preempted
-        scalars |= {
-            "local/lr": self.local_training.rates.of_round(self.round),
-            **self.server.traffic(self.local_training.rehearsal, len(cohort), status.bits),
-            "time/train_s": trained - started,
-            "time/aggregate_s": Moment(device) - trained,
-        }
+        scalars = self._server_step(cohort, facts, sums)
+        times = {"time/train_s": trained - started, "time/aggregate_s": Moment(device) - trained}
         self.server.round += 1
         self._training = False
-        return scalars
+        return scalars | times
 
-    def _server_step(
-        self, cohort: Sequence[int], facts: dict[str, Any], sums: RoundSums
-    ) -> tuple[RoundStatus, Metrics]:
-        """Step with the complete sums; gives what the ranks agree on, and scalars.
-
-        The device is waited for once; twice under "skip-client", whose step takes a number of it.
-        """
+    def _server_step(self, cohort: list[int], facts: dict[str, Any], sums: RoundSums) -> Metrics:
+        """Step with the complete sums; gives the scalars of the round."""
         goes_on, skips = (self.on_divergence == mode for mode in ("continue", "skip-client"))
-        if skips:
-            skipped = len(sums.read()[0].diverged)
-            facts["participation"] = (len(cohort) - skipped) / self.clients.num_clients
         tags = self.local_training.logs.tags
         status, scalars, finite = self.server.finish_round(sums, facts, tags)
         lost = {} if goes_on else {cohort[k]: part for k, part in status.diverged.items()}
@@ -272,16 +244,20 @@ class Federation:
             raise divergence.client_diverged(lost, *self._place())
         if not (goes_on or all(finite)):
             raise divergence.server_diverged(finite.index(False), *self._place())
+        self.should_stop, self.preempted = status.stop, status.preempted
         self.skipped = frozenset(lost)
         if status.counts:
             self.store.commit([client for client in cohort if client not in lost])
-        else:
-            scalars = {"train/loss": nan, **dict.fromkeys(DISTANCES, 0.0)}
-        return status, scalars | ({"client/skipped": float(len(lost))} if skips else {})
+        return {
+            **scalars,
+            **({"client/skipped": float(len(lost))} if skips else {}),
+            "local/lr": self.local_training.rates.of_round(self.round),
+            **self.server.traffic(self.local_training.rehearsal, len(cohort), status.bits),
+        }
 
     def _place(self) -> tuple[Any, ...]:
         """The round, terms and settings, for messages about divergence."""
-        return self.position(), self.algorithm.terms, self.local_training.settings(self.round)
+        return self.position(), self.algorithm.terms, self.local_training.settings()
 
     def all_reduce_sum(self, numbers: Tensor) -> None:
         """Add up a vector over the ranks, in place."""
@@ -293,20 +269,6 @@ class Federation:
                 raise
             message = f"{self.position()}: another rank ended ({first_sentence(error)})"
             raise RankLostError(message) from error
-
-    def round_facts(self, cohort_size: int) -> dict[str, Any]:
-        """The facts of every visit of a round with a cohort of this size (see `View`)."""
-        participation = cohort_size / self.clients.num_clients
-        return {
-            "anchor": self.w.detach().clone(),
-            "participation": participation,
-            "inclusion_probability": getattr(self.sampler, "expected_participation", participation),
-            "round": self.round,
-            "rounds": self.rounds,
-            "clients": self.clients.num_clients,
-            "base_lr_sum": self.local_training.rates.base_lr_sum,
-            "layout": self.layout,
-        }
 
     def position(self) -> str:
         """The round that is being trained, or was trained last, for messages."""
@@ -325,8 +287,7 @@ class Federation:
         leave these rows alone. The tensors are live: save the state, or deepcopy it.
         """
         self.prepare()
-        state = self.server.state_dict() | self.local_training.state_dict()
-        return state | {"rounds": self.rounds}
+        return state_of(self.local_training)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`, on every rank, with the same `state_dir`.
@@ -335,7 +296,4 @@ class Federation:
             UserError: If it is of another run, or the clients' states are gone.
         """
         self.prepare()
-        self.server.check_state(state)
-        sanity_checks.check_checkpoint_rounds(state, self.rounds, self.cost.has_horizon)
-        self.local_training.load_state_dict(state)
-        self.server.load_state_dict(state)
+        restore(self.local_training, state)

@@ -19,7 +19,6 @@ from fl_lightning.errors import UserError
 from fl_lightning.executors import ClientTask, RoundInputs
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.federation import Federation
-from fl_lightning.federation.sanity_checks import single_sample
 from fl_lightning.federation.server import copy_of, load_model
 from fl_lightning.terms import LocalOnly
 
@@ -74,14 +73,9 @@ class FineTuning:
             facts, lrs = {"weight": states[0]["w_i"].new_ones(())}, [self.lr] * len(batches)
             visits.append(ClientTask(client, facts, states, batches, lrs, seed, buffers))
         anchor = visits[0].states[0]["w_i"]
-        facts = federation.round_facts(1) | {"anchor": anchor, "layout": self.layout}
-        sent = RoundInputs(self.tuning, facts, [{}], federation.buffers, largest)
-        try:  # all of them, before `personal_model` changes the module
-            results = list(self.executor(sent, visits))
-        except ValueError as error:
-            if shown := single_sample(error):  # whole epochs have batches that rounds may not have
-                raise shown from error
-            raise
+        facts = federation.local_training.round_facts(1) | {"anchor": anchor, "layout": self.layout}
+        sent = RoundInputs(self.tuning, facts, [{}], federation.server.buffers, largest)
+        results = [*self.executor(sent, visits)]  # before `personal_model` changes the module
         for visit, result in zip(visits, results, strict=True):
             yield visit.states[0]["w_i"] + result.progress, result.buffers
 
@@ -116,7 +110,7 @@ def personal_model(federation: Federation, client: int) -> tuple[Tensor, Buffers
     """Weights and buffers of a client before any fine-tuning: global unless a term says else."""
     w, algorithm, training = federation.w.detach(), federation.algorithm, federation.local_training
     if all(type(term).personal is Term.personal for term in algorithm.terms):
-        return w, federation.buffers  # and no row need be read
+        return w, federation.server.buffers  # and no row need be read
     states, own = training.before_visit(client)
-    w = algorithm.personal(w, federation.round_facts(1), states, federation.server.states)
-    return w, {**federation.buffers, **own}
+    w = algorithm.personal(w, training.round_facts(1), states, federation.server.states)
+    return w, {**federation.server.buffers, **own}

@@ -13,13 +13,12 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.device import to_device_async
 from fl_lightning.core.network import class_name
 from fl_lightning.core.randomness import derived_seed
-from fl_lightning.core.rehearsal import Rehearsal
 from fl_lightning.core.term import States, init_states
 from fl_lightning.core.view import KEY, unchanged
+from fl_lightning.core.weighting import Cohort
 from fl_lightning.data import ClientData
 from fl_lightning.distributed.shared_folder import check_shared_folder
 from fl_lightning.errors import ModelError, UserError
@@ -32,19 +31,19 @@ from fl_lightning.federation.client_store import open_store
 from fl_lightning.federation.divergence import OnDivergence, finite, watched
 from fl_lightning.federation.exact_sum import ExactSum, PlainSum
 from fl_lightning.federation.rates import LocalRates
-from fl_lightning.federation.sanity_checks import check_checkpoint, single_sample
+from fl_lightning.federation.sampling import ClientSampler
+from fl_lightning.federation.sanity_checks import single_sample
 from fl_lightning.federation.server import Server
 from fl_lightning.federation.term_logs import TermLogs
-from fl_lightning.federation.weights import aggregation_weights
 
 
 class LocalTraining:
     """The local training of a federation's clients, with the settings of a `Federation`.
 
-    The server gives model and method, the rehearsal the structure of messages. `probabilities` say
-    how probably each client takes part in a round, where that differs.
+    The server gives model and method.
 
     Attributes:
+        rehearsal: What a rehearsal of the method finds.
         group_size: Number of clients that train in parallel; halved when they do not fit the
             device's memory.
         rates: The learning rates of visits.
@@ -59,24 +58,19 @@ class LocalTraining:
         server: Server,
         clients: ClientData,
         executor: Executor,
-        rehearsal: Rehearsal,
+        sampler: ClientSampler,
         on_divergence: OnDivergence,
         deterministic: bool,
         diagnostics: bool,
-        probabilities: Tensor | None,
     ):
         self.fabric, self.server, self.clients = fabric, server, clients
-        self.executor, self.rehearsal = executor, rehearsal
+        self.executor, self.sampler, self.group_size = executor, sampler, executor.width
         self.on_divergence, self.deterministic = on_divergence, deterministic
-        self.probabilities, self.group_size = probabilities, executor.width
-        self.logs = TermLogs(self.algorithm.terms, diagnostics)
+        how = executor.parallel, executor.compiled > 0
+        self.rehearsal = server.rehearse(server.scheduled, clients.dataset.num_classes, *how)
+        self.logs = TermLogs(self.server.algorithm.terms, diagnostics)
         self.sum_type = ExactSum if deterministic else PlainSum
         self.rates = LocalRates(server, clients)
-
-    @property
-    def algorithm(self) -> Algorithm:
-        """The method as it is in this round."""
-        return self.server.algorithm
 
     def open(self, state_dir: Path | None, memory: int | None) -> None:
         """Open the client store. All ranks call this together."""
@@ -145,11 +139,12 @@ class LocalTraining:
         self.store.wait_for_writes()
         return sums
 
-    def settings(self, round: int) -> str:
+    def settings(self) -> str:
         """Learning rate and algorithm, for messages about divergence."""
         limit = self.sum_type.limit
         bound = f", sums of numbers below {limit:,.0f}" if isfinite(limit) else ""
-        return f"local learning rate {self.rates.of_round(round):.3g}, {self.algorithm}{bound}"
+        lr = self.rates.of_round(self.server.round)
+        return f"local learning rate {lr:.3g}, {self.server.algorithm}{bound}"
 
     def before_visit(self, client: int) -> tuple[list[States], Buffers]:
         """What a client's visit begins with: states, one dictionary a term, and its own buffers."""
@@ -164,7 +159,7 @@ class LocalTraining:
 
     def _begun(self, lifetime: str, *ids: int) -> list[States]:
         """The first values of states of a lifetime; what they draw depends on the ids."""
-        server, terms = self.server, self.algorithm.terms
+        server, terms = self.server, self.server.algorithm.terms
         of = server.initial_w, server.w.detach(), server.layout, self.clients.num_clients
         return init_states(terms, lifetime, *of, derived_seed(server.seed, lifetime, *ids))
 
@@ -172,30 +167,19 @@ class LocalTraining:
         """The buffers that a client keeps for itself."""
         return {name: buffers[name] for name in self.server.own_buffers}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Slots of the clients' rows, and the settings that a resumed run keeps.
-
-        Raises:
-            UserError: If clients keep states and their rows are not retained.
-        """
-        store = self.store
-        if not store.is_retained(store.slot):
-            raise UserError(
-                "later rounds would write over the clients' states of this state_dict: call "
-                "federation.store.retain() before it, on every rank"
-            )
-        return {**self._fixed_settings(), "slot": store.slot, "retained": dict(store.retained)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Return to the clients' rows of a `state_dict`, if it is of the same settings."""
-        check_checkpoint(state, self._fixed_settings())
-        self.store.restore(state["slot"], state["retained"])
-
-    def _fixed_settings(self) -> dict[str, Any]:
+    def round_facts(self, cohort_size: int) -> dict[str, Any]:
+        """The facts of every visit of a round with a cohort of this size (see `View`)."""
+        server, clients = self.server, self.clients.num_clients
+        participation = cohort_size / clients
         return {
-            "num_clients": self.clients.num_clients,
-            "data": self.clients.digest,
-            "precision": self.fabric.strategy.precision.precision,
+            "anchor": server.w.detach().clone(),
+            "participation": participation,
+            "inclusion_probability": getattr(self.sampler, "expected_participation", participation),
+            "round": server.round,
+            "rounds": server.rounds,
+            "clients": clients,
+            "base_lr_sum": self.rates.base_lr_sum,
+            "layout": server.layout,
         }
 
     def visits(
@@ -205,14 +189,14 @@ class LocalTraining:
         clients, server = self.clients, self.server
         steps = {client: clients.num_steps(client) for client in cohort}
         lrs = {n: self.rates.of_visit(server.round, n) for n in {*steps.values()}}
-        lr_sums = [self.algorithm.lr_sum(lrs[n]) for n in steps.values()]
-        given = lr_sums, weights, self.probabilities, server.w
+        lr_sums = [server.algorithm.lr_sum(lrs[n]) for n in steps.values()]
+        given = lr_sums, weights, getattr(self.sampler, "probabilities", None), server.w
         facts = client_facts(clients, cohort, *given) if cohort else {}
 
         def visit(k: int, client: int) -> ClientTask:
             seed = derived_seed(server.seed, "dropout", server.round, client)
             states, buffers = self.before_visit(client)
-            for i, term in enumerate(self.algorithm.terms):
+            for i, term in enumerate(server.algorithm.terms):
                 if term.draws:
                     key = torch.tensor(derived_seed(seed, "term", i))
                     states[i][KEY] = to_device_async(key, server.w.device)
@@ -223,10 +207,24 @@ class LocalTraining:
         return [partial(visit, k, client) for k, client in enumerate(cohort)]
 
     def weights(self, cohort: Sequence[int]) -> list[float]:
-        """The aggregation weights of a cohort, 1 on average."""
+        """The aggregation weights of a cohort, 1 on average.
+
+        Raises:
+            UserError: If the algorithm's weights cannot be averaged with.
+        """
         if not cohort:
             return []
-        return [*aggregation_weights(self.algorithm, self.clients, cohort).tolist()]
+        index = torch.tensor(cohort)
+        sizes = self.clients.sizes[index] / self.clients.mean_size
+        weights = self.server.algorithm.weight(Cohort(sizes, self.clients.labels_of(index)))
+        fits = isinstance(weights, Tensor) and weights.shape == sizes.shape
+        if not (fits and weights.isfinite().all() and weights.min() >= 0 and weights.sum() > 0):
+            raise UserError(
+                f"aggregation weights must be a tensor of shape ({len(cohort)},), finite, not "
+                f"negative and not all zero, not {weights!r:.60}"
+            )
+        weights = weights.to(sizes)
+        return (weights / weights.mean()).tolist()
 
     def _trained(
         self, visits: Mapping[int, Callable[[], ClientTask]], sent: RoundInputs, position: str

@@ -97,8 +97,7 @@ class LockstepExecutor(Executor):
         self, received: RoundInputs, tasks: Sequence[ClientTask]
     ) -> Sequence[ClientResult]:
         """Train the clients as soon as the other runs have got so far."""
-        results: Sequence[ClientResult] = ask(Clients(self._executor, received, tasks))
-        return results
+        return ask(Clients(self._executor, received, tasks))
 
 
 class Lockstep:
@@ -204,7 +203,9 @@ def train(calls: Sequence[Clients]) -> list[list[ClientResult]]:
 
 _SHARED: dict[str, Callable[[Federation], Any]] = {
     "the model": lambda f: [(name, part.shape) for name, part in f.layout.named(f.w).items()],
-    "the model's buffers": lambda f: [(name, b.shape, b.dtype) for name, b in f.buffers.items()],
+    "the model's buffers": lambda f: [
+        (name, b.shape, b.dtype) for name, b in f.server.buffers.items()
+    ],
     "the number type": lambda f: (f.w.dtype, f.fabric.strategy.precision.precision),
     "the device": lambda f: f.w.device,
     "a frozen parameter": lambda f: {name: digest(p) for name, p in f.server.frozen.items()},

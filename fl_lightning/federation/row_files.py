@@ -81,10 +81,5 @@ class RowFiles:
         """Bytes that the files take on disk."""
         return sum(path.stat().st_blocks * 512 for path in self._folder.glob("*.rows"))
 
-    @property
-    def exist(self) -> bool:
-        """Whether any process has written a row."""
-        return self._folder.exists()
-
     def _path(self, slot: int) -> Path:
         return self._folder / f"{slot}.rows"

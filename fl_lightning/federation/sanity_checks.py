@@ -1,9 +1,9 @@
-"""Checks of settings, ranks, optimizers and checkpoints."""
+"""Checks of settings, ranks and optimizers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from numbers import Integral
 from textwrap import shorten
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 from lightning.fabric import Fabric
@@ -160,28 +160,6 @@ def check_cohort(
         raise UserError(
             f"{position}: {name} gave the cohort {shorten(repr(cohort), 60)}: return a list of "
             f"at least one client of 0 to {last}, each once, ascending"
-        )
-
-
-def check_checkpoint(state: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Raise a UserError unless the `state_dict` of a federation has these settings."""
-    for name, value in ours.items():
-        if state[name] != value:
-            raise UserError(
-                f"the checkpoint has {name} {state[name]}, this run {value}: "
-                f"resume with equal {name}"
-            )
-
-
-def check_checkpoint_rounds(state: Mapping[str, Any], rounds: int, has_horizon: bool) -> None:
-    """Raise a UserError unless a run of this many rounds may continue from a checkpoint.
-
-    The number must be as before if the method has a horizon.
-    """
-    check_checkpoint(state, {"rounds": rounds} if has_horizon else {})
-    if state["round"] > rounds:
-        raise UserError(
-            f"the checkpoint is of round {state['round']}, this run ends with {rounds}: give more"
         )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
+from math import nan
 from typing import Any
 
 import torch
@@ -9,13 +10,12 @@ from torch import Tensor, nn
 
 from fl_lightning.core.algorithm import Algorithm, Facts
 from fl_lightning.core.curves import rate_in
-from fl_lightning.core.network import check_base, digest
+from fl_lightning.core.network import digest
 from fl_lightning.core.randomness import derived_seed, seeded_rng
 from fl_lightning.core.rehearsal import Rehearsal, rehearse
 from fl_lightning.core.term import init_states
 from fl_lightning.core.vector import Layout
 from fl_lightning.core.view import MOVES
-from fl_lightning.errors import UserError
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.aggregation import DISTANCES, RoundStatus, RoundSums
 from fl_lightning.federation.divergence import all_finite, finite, watched
@@ -140,9 +140,11 @@ class Server:
 
         Returns:
             What the ranks agree on; the scalars of the round, and whether each part stayed finite
-            (see `step`, and the move). If the round does not count both are empty, and nothing has
-            moved.
+            (see `step`, and the move). If the round does not count nothing has moved.
         """
+        # clients that are skipped take no part
+        facts = {**facts, "participation": sums.participants() / self.clients}
+        idle = {"train/loss": nan, **dict.fromkeys(DISTANCES, 0.0)}  # if the round does not count
         before = self.states, deepcopy(self.optimizer.state_dict())
         (progress, moved), messages, buffers, (loss, squared) = sums.means()
         try:
@@ -151,7 +153,7 @@ class Server:
             status, _ = sums.read()
             if status.counts:
                 raise
-            return status, {}, []  # a term refused numbers that are not finite
+            return status, idle, []  # a term refused numbers that are not finite
         distances = sums.distances(moved, squared, move)
         finite = [flag.to(move) for flag in (*flags, distances[-1].isfinite())]
         tags = "train/loss", *DISTANCES, *logged
@@ -161,7 +163,7 @@ class Server:
                 self.w.copy_(facts["anchor"])
                 self.states, optimizer = before
                 self.optimizer.load_state_dict(optimizer)
-                return status, {}, []
+                return status, idle, []
             for name, by in moves.items():
                 self.frozen[name] += by
         self.saved |= moves.keys()
@@ -183,71 +185,13 @@ class Server:
         up = bits / 8e6 + megabytes(cost.messages) if counted else megabytes(cost.uplink)
         return {"comm/uplink_mb": up, "comm/downlink_mb": megabytes(cost.downlink)}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that `load_state_dict` needs, as plain tensors and numbers.
-
-        Like a module's, it holds the live tensors: save it, or deepcopy it.
-        """
-        return {
-            "terms": self._terms(),
-            "round": self.round,
-            "w": self.w.detach(),
-            "initial_w": self.initial_w,
-            "frozen": {name: p for name, p in self.frozen.items() if name in self.saved},
-            "base": self._base(),
-            "buffers": self.buffers,
-            "states": self.states,
-            "optimizer": self.optimizer.state_dict(),
-        }
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Raise a UserError if a `state_dict` is of another version, model or algorithm."""
-        if missing := sorted(self.state_dict().keys() - state.keys()):
-            raise UserError(f"the checkpoint is of another version, it lacks {missing}: start anew")
-        theirs, ours = (state["w"].numel(), state["terms"]), (self.w.numel(), self._terms())
-        if theirs != ours:
-            raise UserError(
-                f"the checkpoint has {theirs[0]} parameters and terms {theirs[1]}, this run has "
-                f"{ours[0]} and {ours[1]}: resume with the same model, algorithm and "
-                "evaluate_models"
-            )
-        base = state["base"]
-        held = {name: p for name, p in self.frozen.items() if name not in base}
-        there, here = _shapes(state["frozen"], state["buffers"]), _shapes(held, self.buffers)
-        if there != here:
-            raise UserError(
-                f"{min(there ^ here)[0]} has another shape, or is missing, in the checkpoint: "
-                "resume with the same model"
-            )
-        check_base(self._base(), base)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned, after `check_state`."""
-        self.check_state(state)
-        device = self.w.device
-        with torch.no_grad():
-            self.w.copy_(state["w"])
-            for name, values in state["frozen"].items():
-                self.frozen[name].copy_(values)
-        self.saved |= state["frozen"].keys()
-        self.initial_w = state["initial_w"].to(device)
-        self.buffers = {k: b.to(device) for k, b in state["buffers"].items()}
-        self.states = [{k: t.to(device) for k, t in s.items()} for s in state["states"]]
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.round = state["round"]
-
-    def _base(self) -> dict[str, str]:
+    def base(self) -> dict[str, str]:
         """The digest of each frozen parameter that a checkpoint leaves out."""
         left_out = [name for name in self.frozen if name not in self.saved]
         for name in left_out:
             if name not in self._digests:
                 self._digests[name] = digest(self.frozen[name])
         return {name: self._digests[name] for name in left_out}
-
-    def _terms(self) -> list[str]:
-        """Each term with the names of its states."""
-        terms = self.algorithm.terms
-        return [f"{type(t).__name__}({', '.join([*t.client, *t.server])})" for t in terms]
 
 
 def load_model(module: nn.Module, layout: Layout, w: Tensor, buffers: Buffers) -> nn.Module:
@@ -264,8 +208,3 @@ def copy_of(module: nn.Module) -> nn.Module:
     """A deep copy of a module. Activations that it keeps as attributes lose their graphs."""
     kept = [t for m in module.modules() for t in vars(m).values() if isinstance(t, Tensor)]
     return deepcopy(module, {id(t): t.detach() for t in kept if not t.is_leaf})
-
-
-def _shapes(*tensors: dict[str, Tensor]) -> set[tuple[str, tuple[int, ...]]]:
-    """Names and shapes."""
-    return {(name, tuple(t.shape)) for group in tensors for name, t in group.items()}

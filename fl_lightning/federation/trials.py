@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_leaves
 
-from fl_lightning.core.algorithm import Facts
 from fl_lightning.core.losses import TaskLoss, is_cross_entropy, one_number, scores_of
 from fl_lightning.core.network import arguments, class_name, tied
 from fl_lightning.core.randomness import seeded_rng
@@ -22,8 +21,8 @@ from fl_lightning.federation.local_training import LocalTraining
 from fl_lightning.federation.sanity_checks import ONE_SAMPLE
 
 
-def try_visit(training: LocalTraining, facts: Facts, sample: Callable[[], list[int]]) -> None:
-    """Let the first client of a cohort, which `sample` draws, take one step on two samples.
+def try_visit(training: LocalTraining) -> None:
+    """Let the first client of the next cohort take one step on two samples.
 
     It finds what executor and terms refuse in model and data. Any other error is ignored, since two
     samples may be too few for parts of a batch: a round raises it again, and names the client.
@@ -39,9 +38,10 @@ def try_visit(training: LocalTraining, facts: Facts, sample: Callable[[], list[i
     if not isinstance(executor, SequentialExecutor):  # which takes two samples as they are
         options: Any = {"loss": executor.loss, "autocast": executor.autocast}
         executor = SequentialExecutor(executor.module, executor.layout, **options)
-    received = RoundInputs(training.algorithm, facts, server.states, server.buffers)
+    facts = training.round_facts(1)
+    received = RoundInputs(server.algorithm, facts, server.states, server.buffers)
     try:
-        cohort = sample()
+        cohort = training.sampler(training.clients.num_clients, server.seed, server.round)
         visit = training.visits(cohort, training.weights(cohort))[0]()
         one: Any = [batch]
         [*executor(received, [replace(visit, batches=one, lrs=visit.lrs[:1])])]

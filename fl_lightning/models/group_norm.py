@@ -29,8 +29,7 @@ class GroupNorm(nn.GroupNorm):
             return super().forward(x)
         # outside of vmap autograd knows these operations, and a Function would cost host time
         norm = _Normalize.apply if stacked else _normalize
-        out: Tensor = norm(x, self.weight, self.bias, self.num_groups, self.eps)[0]
-        return out
+        return norm(x, self.weight, self.bias, self.num_groups, self.eps)[0]
 
 
 def _normalize(

@@ -41,8 +41,7 @@ class _SLViT(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.cat([self.class_token.expand(len(x), -1, -1), self.tokens(x)], dim=1)
-        logits: Tensor = self.mlp_head(self.blocks(x + self.positions)[:, 0])
-        return logits
+        return self.mlp_head(self.blocks(x + self.positions)[:, 0])
 
 
 class _ShiftedPatches(nn.Module):
@@ -59,8 +58,7 @@ class _ShiftedPatches(nn.Module):
         grid = _GRID, self.patch
         x = x.unflatten(-1, grid).unflatten(-3, grid)  # b, c, rows, p, columns, q
         x = x.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
-        tokens: Tensor = self.linear(self.norm(x))
-        return tokens
+        return self.linear(self.norm(x))
 
 
 class _Block(nn.Module):
@@ -90,5 +88,4 @@ class _LocalityAttention(nn.Module):
         # not a buffer: those are sent and averaged
         itself = torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
         attention = similarity.masked_fill(itself, -math.inf).softmax(-1)
-        out: Tensor = self.out((attention @ v).transpose(1, 2).flatten(2))
-        return out
+        return self.out((attention @ v).transpose(1, 2).flatten(2))

@@ -18,8 +18,7 @@ class CharLSTM(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Scores of the token after each place."""
-        out: Tensor = self.classifier(self.lstm(self.embedding(tokens))[0])
-        return out
+        return self.classifier(self.lstm(self.embedding(tokens))[0])
 
 
 @checked
@@ -61,8 +60,7 @@ class CharTransformer(nn.Module):
         """Scores of the token after each place."""
         t = tokens.shape[1]
         x = self.embedding(tokens) + self.places.weight[:t]
-        out: Tensor = self.classifier(self.encoder(x, self.mask[:t, :t], is_causal=True))
-        return out
+        return self.classifier(self.encoder(x, self.mask[:t, :t], is_causal=True))
 
 
 @checked

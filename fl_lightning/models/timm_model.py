@@ -20,7 +20,4 @@ def timm(
         raise UserError("timm is not installed: pip install timm") from error
     if architecture.partition(".")[0] not in (known := list_models()):
         raise UserError(f"timm has no architecture {architecture!r}{nearest(architecture, known)}")
-    model: nn.Module = create_model(
-        architecture, pretrained=pretrained, num_classes=classes, in_chans=channels
-    )
-    return model
+    return create_model(architecture, pretrained=pretrained, num_classes=classes, in_chans=channels)

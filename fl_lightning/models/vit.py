@@ -81,8 +81,7 @@ def vit_tiny(
 def _with_plain_attention(model: Any) -> nn.Module:
     for block in model.encoder.layers:
         block.self_attention = _Attention(block.self_attention)
-    network: nn.Module = model
-    return network
+    return model
 
 
 def _resize(state: State, size: int) -> State:
@@ -90,8 +89,7 @@ def _resize(state: State, size: int) -> State:
 
     if "encoder.pos_embedding" not in state:
         return state  # loading it reports that
-    resized: State = interpolate_embeddings(size, 32, state)
-    return resized
+    return interpolate_embeddings(size, 32, state)
 
 
 class _Attention(nn.Module):

@@ -86,7 +86,8 @@ def effects(name: str, o: Options, federation: Federation) -> Iterator[str]:
     epochs = ((o.local_epochs * passes).round().clamp(min=1) / passes).mean().item()
     if o.local_steps is None and _differs(epochs, o.local_epochs):
         yield f"--local-epochs {o.local_epochs:g} is {epochs:.2g} on average, in whole steps"
-    facts, visit = federation.round_facts(cohort), federation.local_training.rates.average_visit
+    training = federation.local_training
+    facts, visit = training.round_facts(cohort), training.rates.average_visit
     for_rounds = (facts | {"round": k} | visit(k) for k in (0, o.rounds - 1))
     yield from (
         f"{name}: {line}" for line in federation.server.scheduled.summary_lines(*for_rounds)

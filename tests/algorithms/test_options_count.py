@@ -43,9 +43,9 @@ def trained(name: str, chosen: tuple[tuple[str, Any], ...], rounds: int) -> Tens
     )
     round_after_round(run, rounds)
     if algorithm.predict is from_logits:
-        buffers = [b.flatten() for b in run.buffers.values()]
+        buffers = [b.flatten() for b in run.server.buffers.values()]
         return torch.cat([run.w.detach(), *buffers, personal_model(run, 0)[0]])
-    own = FineTuning(run).personal_model(0, run.w.detach(), run.buffers)
+    own = FineTuning(run).personal_model(0, run.w.detach(), run.server.buffers)
     return algorithm.predict(own)(CLIENTS.dataset.x).flatten()
 
 

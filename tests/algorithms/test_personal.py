@@ -57,7 +57,7 @@ def test_of_local_only_clients_the_global_model_never_moves_and_each_is_as_if_al
         alone = trained(hard(UNIFORM), sampler=lambda n, seed, round, client=client: [client])
         own, statistics = personal_model(run, client)
         torch.testing.assert_close(own, alone.w.detach(), rtol=0, atol=1e-12)
-        torch.testing.assert_close(statistics, alone.buffers, rtol=0, atol=1e-12)
+        torch.testing.assert_close(statistics, alone.server.buffers, rtol=0, atol=1e-12)
     assert run.cost.uplink == 0
 
 
@@ -89,7 +89,7 @@ def test_a_client_keeps_its_part_and_its_running_statistics(
         own, kept = personal_model(run, client)
         assert own[others].equal(w[others])
         assert part_of(run, part, own).equal(rows(run, "w_i")[client])
-        for key, value in run.buffers.items():
+        for key, value in run.server.buffers.items():
             assert value.equal(begun[key]) == normalizes
             assert kept[key].equal(value) != normalizes
 

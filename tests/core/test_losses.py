@@ -188,8 +188,8 @@ def test_the_oracle_returns_the_loss_whose_gradient_it_takes(executor):
     assert loss > 0.1
     assert metrics["train/loss"] == pytest.approx(loss, abs=1e-12)
     assert run.server.states[0]["F_mean"].item() == pytest.approx(loss, abs=1e-12)
-    for name, buffer in plain.buffers.items():
-        torch.testing.assert_close(run.buffers[name], buffer, rtol=0, atol=1e-12)
+    for name, buffer in plain.server.buffers.items():
+        torch.testing.assert_close(run.server.buffers[name], buffer, rtol=0, atol=1e-12)
     assert run.cost.gradients == 1
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn import functional as F
 
-from fl_lightning.core import device, max_pool
+from fl_lightning.core import device, stacked_functions
 from fl_lightning.core.substitution import substituted
 
 
@@ -29,7 +29,7 @@ def test_stacked_clients_have_torchs_bits_on_a_gpu(
     x = torch.randn(2, 3, 4, 7, 9, generator=torch.Generator().manual_seed(0)).to(dtype)
     pooled = list[Any]()
     monkeypatch.setattr(device, "on_gpu", lambda x: True)
-    plain = max_pool.stacked_max_pool2d
+    plain = stacked_functions.stacked_max_pool2d
 
     def noting(x: Tensor, options: Any) -> Tensor:
         pooled.append(options)

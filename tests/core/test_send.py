@@ -88,7 +88,9 @@ def test_the_mean_is_by_the_weights_that_terms_assign() -> None:
     options = {"module": classifier(dropout=0.0)}
     run = trained(hard(Algorithm(term(send=send))), **options)
     torch.testing.assert_close(run.w, expected.w, rtol=0, atol=1e-12)
-    assert run.buffers["norm.running_mean"].allclose(expected.buffers["norm.running_mean"])
+    assert run.server.buffers["norm.running_mean"].allclose(
+        expected.server.buffers["norm.running_mean"]
+    )
 
 
 def test_terms_that_save_the_same_bits_are_refused() -> None:

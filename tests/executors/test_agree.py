@@ -97,7 +97,7 @@ def test_batchnorm_statistics_are_the_weighted_mean_of_the_clients() -> None:
     def statistics(cohort: list[int]) -> dict[str, Tensor]:
         run = federation(algorithms.fedavg(), sampler=lambda *_: cohort)
         run.train_round()
-        return run.buffers
+        return run.server.buffers
 
     first, fifth, both = statistics([0]), statistics([4]), statistics([0, 4])
     for name in ("norm.running_mean", "norm.running_var"):
@@ -110,7 +110,7 @@ def test_a_perturbed_pass_does_not_move_batchnorm_statistics_a_second_time() -> 
     for algorithm in (Algorithm(), algorithms.fedsam(rho=0.5)):
         run = federation(algorithm, sampler=lambda *_: [0])
         run.train_round()
-        assert run.buffers["norm.num_batches_tracked"] == 3
+        assert run.server.buffers["norm.num_batches_tracked"] == 3
 
 
 # ------------------------------------------------------------------------------ changes in place

@@ -80,7 +80,7 @@ def to_device(run: Federation) -> Federation:
 def run_unread(run: Federation, cohort: list[int]) -> Tensor:
     """Local training, sums and the server's step, without reading values between them."""
     with Unwaiting():
-        facts = run.round_facts(len(cohort))
+        facts = run.local_training.round_facts(len(cohort))
         sums = run.local_training.run(cohort, facts, "round 1")
         (progress, _), message, *_ = sums.means()
         delta, run.server.states = run.algorithm.update(progress, message, facts, run.server.states)

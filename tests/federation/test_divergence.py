@@ -288,6 +288,12 @@ def test_a_method_whose_global_model_stays_is_no_error(terms):
     assert run.w.equal(run.server.initial_w)
 
 
+def test_to_skip_every_client_is_an_error_also_where_clients_send_nothing():
+    run = begin(algorithms.local_only(), *range(6))
+    with pytest.raises(DivergenceError, match="every client of every round was skipped"):
+        run.fit()
+
+
 def test_measures_leave_skipped_clients_out():
     measured = list[dict[str, float]]()
     shows = SimpleNamespace(on_round_logged=lambda federation, metrics: measured.append(metrics))

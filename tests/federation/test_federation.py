@@ -235,11 +235,11 @@ def test_an_evaluation_between_rounds_changes_nothing(executor):
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (torch.zeros(5), r"not all zero, not \[0.0, 0.0"),
-        (torch.tensor([1.0, -1.0, 1, 1, 1]), r"not negative .*-1.0"),
+        (torch.zeros(5), r"not all zero, not tensor\(\[0., 0."),
+        (torch.tensor([1.0, -1.0, 1, 1, 1]), r"not negative .*-1[.]"),
         (torch.tensor([1.0, torch.nan, 1, 1, 1]), "finite, .*nan"),
-        ([1.0] * 5, r"shape \(5,\), not \[1.0"),
-        (torch.ones(6), r"shape \(5,\), not tensor\(\[1"),
+        ([1.0] * 5, r"shape \(5,\), .* not \[1.0"),
+        (torch.ones(6), r"shape \(5,\), .* not tensor\(\[1"),
     ],
 )
 def test_impossible_aggregation_weights_are_refused(weights, message):

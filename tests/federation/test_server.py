@@ -81,20 +81,20 @@ def test_a_step_moves_the_model_and_updates_the_states():
         ([LESAM()], None, "LESAM"),
         ([], None, r"and \[\]"),
         ([ControlVariate()], None, "ControlVariate"),
-        ([SAM()], nn.Linear(3, 1, bias=False), "this run has 3"),
+        ([SAM()], classifier(norm=False), "this run has 83"),
     ],
 )
 def test_the_state_of_another_algorithm_or_model_is_refused(terms, module, named):
-    state, other = new_server(SAM()).state_dict(), new_server(*terms, module=module)
-    with pytest.raises(ValueError, match=rf"2 parameters .*\['SAM\(\)'\].*{named}"):
-        other.load_state_dict(state)
-    new_server(SAM(0.2)).load_state_dict(state)  # coefficients may change
+    state, other = federation(Algorithm(SAM())).state_dict(), Algorithm(*terms)
+    with pytest.raises(ValueError, match=rf"99 parameters .*\['SAM\(\)'\].*{named}"):
+        federation(other, module=module).load_state_dict(state)
+    federation(Algorithm(SAM(0.2))).load_state_dict(state)  # coefficients may change
 
 
 def test_the_state_of_another_frozen_part_is_refused():
-    state = new_server(module=half_frozen()).state_dict()
+    state = federation(Algorithm(), module=half_frozen()).state_dict()
     with pytest.raises(ValueError, match=r"outer.weight is frozen and has other values"):
-        new_server(module=half_frozen(4)).load_state_dict(state)
+        federation(Algorithm(), module=half_frozen(4)).load_state_dict(state)
 
 
 class Noisy(Term):

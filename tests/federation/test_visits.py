@@ -144,7 +144,7 @@ def test_the_expected_share_is_the_probability_where_cohorts_vary():
     """In a cohort of 5 of the 6 clients."""
     for sampler, expected in [(BernoulliSampling(0.3), 0.3), (UniformSampling(0.3), 5 / 6)]:
         run = federation(Algorithm(), sampler=sampler)
-        assert run.round_facts(5)["inclusion_probability"] == pytest.approx(expected)
+        assert run.local_training.round_facts(5)["inclusion_probability"] == pytest.approx(expected)
 
 
 @EXECUTORS

@@ -29,7 +29,6 @@ from torch.optim import SGD
 from fl_lightning import Algorithm, algorithms, by_size, terms, uniform
 from fl_lightning.core.curves import exponential
 from fl_lightning.federation.federation import Federation
-from fl_lightning.federation.weights import aggregation_weights
 from fl_lightning.terms import LastRound
 
 
@@ -53,8 +52,8 @@ def set_up(path: Path) -> tuple[Setup, str]:
 def _weights(federation: Federation) -> torch.Tensor:
     """Of every round's cohort, summing to one."""
     cohorts = [federation.sampler(10, 0, round) for round in range(federation.rounds)]
-    of_cohort = partial(aggregation_weights, federation.algorithm, federation.clients)
-    weights = torch.stack([*map(of_cohort, cohorts)])
+    of_cohort = federation.local_training.weights
+    weights = torch.tensor([*map(of_cohort, cohorts)], dtype=torch.float64)
     return weights / weights.sum(1, keepdim=True)
 
 

@@ -167,7 +167,7 @@ def server(run: Federation, name: str) -> Tensor:
 
 def everything(run: Federation) -> dict[str, Tensor]:
     """The global model, its buffers, all states of the server and of the clients."""
-    kept = {"model": run.w.detach(), **run.buffers, "visited": run.store.slot >= 0}
+    kept = {"model": run.w.detach(), **run.server.buffers, "visited": run.store.slot >= 0}
     for i, states in enumerate(run.server.states):
         kept |= {f"server {name} {i}": state for name, state in states.items()}
     for term in run.algorithm.terms:

@@ -149,7 +149,7 @@ def test_the_bits_of_what_is_sent(terms: Sequence[Term], bits: int) -> None:
     counted = sent(*terms)[2]
     assert counted == pytest.approx([bits])
     run = federation(Algorithm(*terms), sampler=lambda *_: [0, 2])
-    buffers = sum(b.nbytes for b in run.buffers.values())
+    buffers = sum(b.nbytes for b in run.server.buffers.values())
     assert run.train_round()["comm/uplink_mb"] == pytest.approx(2 * (bits / 8 + buffers) / 1e6)
     assert run.cost.uplink == round(bits / NUMBER)
 

@@ -22,8 +22,7 @@ _library.define("product(Tensor a, Tensor b) -> Tensor")
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(a, b.t(), None, "none", [], "")
-    return product
+    return torch.ops.mkldnn._linear_pointwise(a, b.t(), None, "none", [], "")
 
 
 _library.impl("product", _product, "CPU")
