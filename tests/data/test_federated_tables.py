@@ -291,5 +291,5 @@ def test_texts_after_numbers_are_refused(tmp_path, monkeypatch):
 def test_a_text_among_the_numbers_of_a_small_file_makes_no_classes(tmp_path):
     file = tmp_path / "table.csv"
     table()[["age", "site"]].assign(y=[*range(59), "1,5"]).to_csv(file, index=False)
-    with pytest.raises(UserError, match="'y' holds numbers .* texts .* '1,5'"):
+    with pytest.raises(UserError, match=r"'y' holds numbers .* texts .* '1,5'"):
         read(file, target="y", clients="site")
