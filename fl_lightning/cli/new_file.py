@@ -4,6 +4,7 @@ import ast
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from textwrap import indent
 
 from fl_lightning.cli.error_messages import exit_with_error
@@ -18,7 +19,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("kind", choices=kinds)
     parser.add_argument("file", type=Path, help="such as mine.py")
     o = parser.parse_args(argv)
-    text = (TEMPLATES / f"{o.kind}.py").read_text().replace(f"{o.kind}.py", str(o.file))
+    text = (TEMPLATES / f"{o.kind}.py").read_text().replace(f"{o.kind}.py", quote(str(o.file)))
     try:
         with o.file.open("x") as file:
             file.write(text)

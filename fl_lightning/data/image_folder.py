@@ -164,7 +164,7 @@ def _decoded(
         (n, 3, height, width) uint8, mapped from the file in the cache, and (groups, 2, 3), their
         `pixel_moments`.
     """
-    digest = sha256(repr((3, size, crop, sizes.tolist())).encode())  # 3: how images are read
+    digest = sha256(repr((4, size, crop, sizes.tolist())).encode())  # 4: how images are read
     for path in paths:
         stat = path.stat()
         digest.update(f"{path.parts[-3:]} {stat.st_size} {stat.st_mtime_ns}\n".encode())
@@ -226,6 +226,6 @@ def _with_eight_bits(image: Image.Image) -> Image.Image:
     if image.mode not in ("I", "F") and not image.mode.startswith("I;16"):
         return image
     pixels = np.asarray(image)
-    if image.mode == "F" or pixels.min() < 0 or pixels.max() > 0xFFFF:
-        raise UserError("it has more than 16 bits a pixel")
+    if image.mode == "F" or (image.mode, image.format) == ("I", "TIFF"):
+        raise UserError("its pixels are signed or of more than 16 bits, whose range is not known")
     return Image.fromarray((pixels >> 8).astype(np.uint8))

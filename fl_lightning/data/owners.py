@@ -101,10 +101,21 @@ def _from_owners(owners: Any, rows: int) -> tuple[Partition, Sequence[object]]:
     if len(owners) != rows or getattr(owners, "ndim", 1) != 1:
         shape = tuple(getattr(owners, "shape", (len(owners),)))
         raise UserError(f"clients has shape {shape} for {rows:,} rows: give one owner for each row")
-    codes, names = pandas.factorize(owners, sort=True)
+    try:
+        codes, names = pandas.factorize(owners, sort=True)
+    except (TypeError, ValueError) as error:  # dictionaries, numbers in another byte order
+        raise UserError(
+            f"clients cannot be sorted ({error}): give a number or a text for each row"
+        ) from error
     if missing := int((codes < 0).sum()):
         raise UserError(
             f"{missing:,} of {rows:,} rows have no owner (row {int(codes.argmin())}): "
             "remove these rows, or name their owner"
         )
-    return Partition.from_owners(torch.from_numpy(codes).long(), len(names)), list(names)
+    texts = pandas.Index([*map(str, names)])
+    if not texts.is_unique:
+        raise UserError(
+            f"several owners have the name {texts[texts.duplicated()][0]!r}, such as a number and "
+            "a text: make all of them numbers, or all texts"
+        )
+    return Partition.from_owners(torch.from_numpy(codes).long(), len(names)), list(texts)

@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,7 +15,7 @@ def check_labels(y: Tensor, clients: int) -> Tensor:
         raise UserError(
             f"y is {y.dtype} of shape {tuple(y.shape)}: give one label, 0 or more, per sample"
         )
-    if not 1 <= clients <= len(y):
+    if not (isinstance(clients, int | np.integer) and 1 <= clients <= len(y)):
         raise UserError(
             f"{len(y)} samples cannot be split over {clients} clients: give 1 to {len(y)} clients"
         )

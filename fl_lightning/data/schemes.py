@@ -9,6 +9,7 @@ splits that are impossible with the data.
 from pathlib import Path
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from fl_lightning.core.constraints import (
@@ -32,6 +33,7 @@ from fl_lightning.data.partition_draws import (
     shares_by_class,
     water_level,
 )
+from fl_lightning.data.rows import tensors
 from fl_lightning.errors import UserError
 
 TRADES = 20
@@ -145,7 +147,7 @@ def label_prior(
     """
     if size is not None and not reuse:
         raise UserError(f"size is {size} without reuse: give both, or omit size")
-    y = check_labels(y, clients if size is None else min(clients, 1))
+    y = check_labels(y, clients if size is None else min(clients, len(y)))
     g = generator(seed, "partition")
     counts, total = y.bincount(), len(y) if size is None else clients * size
     if (alpha is None) == (classes is None):
@@ -241,7 +243,7 @@ def shards(
     return Partition.from_owners(owner_of_shard[shard], clients, y.argsort(stable=True))
 
 
-def by_domain(y: Tensor, clients: int, seed: int, *, domains: Tensor) -> Partition:
+def by_domain(y: Tensor, clients: int, seed: int, *, domains: ArrayLike) -> Partition:
     """One domain per client; the samples of a domain are divided at random into equal parts.
 
     FedLESAM's split with one domain held out: 3 or 30 clients on OfficeHome, 5 or 50 on DomainNet.
@@ -253,12 +255,13 @@ def by_domain(y: Tensor, clients: int, seed: int, *, domains: Tensor) -> Partiti
         domains: (n,) int64, the domain of each sample (`DeviceDataset.domains`).
     """
     check_labels(y, clients)
-    if domains.shape != y.shape:
+    domain = tensors(domains, "domains")
+    if domain.shape != y.shape:
         raise UserError(
-            f"domains has shape {tuple(domains.shape)}: give one for each of {len(y)} samples"
+            f"domains has shape {tuple(domain.shape)}: give one for each of {len(y)} samples"
         )
     order = torch.randperm(len(y), generator=generator(seed, "partition"))
-    _, domain = domains.cpu()[order].unique(return_inverse=True)
+    _, domain = domain[order].unique(return_inverse=True)
     sizes = domain.bincount()
     each, rest = divmod(clients, len(sizes))
     if rest or int(sizes.min()) < each:

@@ -106,6 +106,9 @@ def _chunks(path: Any, target: str, owner: str | None) -> Iterator["DataFrame"]:
                 for name in {target, owner} & {*chunk}:
                     if not pandas.api.types.is_numeric_dtype(chunk[name]):
                         chunk[name] = chunk[name].astype("category")
+                        found = chunk[name].cat.categories.to_series()
+                        if name != owner and 0 < len(words := _no_numbers(found)) < len(found):
+                            raise _mixed(name, words[0])
                 yield chunk
     except UserError:
         raise
@@ -149,7 +152,8 @@ def _input_columns(
     if target in inputs:
         raise UserError(f"{target!r} is the target: leave it out of columns")
     if texts := [name for name in inputs if not is_numeric_dtype(frame[name])]:
-        example = frame[texts[0]].dropna().head(1).tolist()
+        cells = frame[texts[0]].dropna()
+        example = [*_no_numbers(cells), *cells][:1]
         raise UserError(
             f"columns {texts} hold no numbers (such as {example}): give columns without them, or "
             f"make numbers of them by pandas.get_dummies(table, columns={texts}, dtype=float)"
@@ -196,11 +200,22 @@ def _joined(parts: list[Any]) -> "Series[Any]":
     if not any(categorical):
         return pandas.concat(parts, ignore_index=True)
     if not all(categorical):
-        raise UserError(
-            f"column {parts[0].name!r} holds numbers in some rows and texts in others: give a "
-            f"frame read with pandas.read_csv(..., dtype={{{parts[0].name!r}: str}})"
-        )
+        raise _mixed(parts[0].name, parts[categorical.index(True)].iloc[0])
     return pandas.Series(union_categoricals(parts, sort_categories=True), name=parts[0].name)
+
+
+def _no_numbers(cells: "Series[Any]") -> list[Any]:
+    """The cells whose texts are no numbers."""
+    import pandas
+
+    return cells[pandas.to_numeric(cells.astype(str), errors="coerce").isna()].tolist()
+
+
+def _mixed(name: Any, text: str) -> UserError:
+    return UserError(
+        f"column {name!r} holds numbers in some rows and texts in others, such as {text!r}: "
+        f"correct these, or give a frame read with pandas.read_csv(..., dtype={{{name!r}: str}})"
+    )
 
 
 def _numbered(owners: "Series[Any]") -> "Series[Any]":

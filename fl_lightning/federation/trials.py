@@ -10,10 +10,18 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_leaves
 
-from fl_lightning.core.losses import TaskLoss, is_cross_entropy, one_number, scores_of
+from fl_lightning.core.losses import (
+    IGNORED,
+    TaskLoss,
+    cross_entropy,
+    is_cross_entropy,
+    one_number,
+    scores_of,
+)
 from fl_lightning.core.network import arguments, class_name, tied
 from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.data import ClientData
+from fl_lightning.data.columns import blocks
 from fl_lightning.data.dataset import is_image
 from fl_lightning.errors import ModelError, UserError, first_sentence
 from fl_lightning.executors import RoundInputs, SequentialExecutor
@@ -113,7 +121,9 @@ def dry_run(
         except Exception as error:
             raise _does_not_take(module, clients, training, error) from error
         if clients.dataset.classes and is_cross_entropy(loss):
-            _check_scores(module, clients, scores_of(out), training)
+            _check_scores(module, scores_of(out), training)
+        if training and is_cross_entropy(loss):
+            _check_classes(loss, scores_of(out), clients.dataset.y, module)
         with torch.enable_grad(), autocast():
             value = _checked_loss(loss, out, y, module)
         if training:
@@ -163,21 +173,30 @@ def _does_not_take(
     )
 
 
-def _check_scores(module: nn.Module, clients: ClientData, out: object, training: bool) -> None:
-    """Raise a ModelError unless these are scores, (2, classes), for each label."""
-    name, data = class_name(module), clients.dataset
+def _check_scores(module: nn.Module, out: object, training: bool) -> None:
+    """Raise a ModelError unless these are scores, (2, classes)."""
     if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != 2:
         of_shape = isinstance(out, Tensor) and f"a tensor of shape {tuple(out.shape)}"
         given, when = of_shape or type(out).__name__, "training" if training else "evaluation"
         raise ModelError(
-            f"{name} returns {given} for two samples in {when}: return scores, (samples, classes)"
+            f"{class_name(module)} returns {given} for two samples in {when}: return scores, "
+            "(samples, classes)"
         )
-    highest = int(data.y.max())
-    if highest >= out.shape[1]:
-        raise ModelError(
-            f"{name} has {out.shape[1]} outputs, but there are labels up to {highest} "
-            f"({data.classes[highest]}): give it {len(data.classes)} outputs"
-        )
+
+
+def _check_classes(loss: TaskLoss, out: Any, y: Any, module: nn.Module) -> None:
+    """Raise a ModelError unless the outputs have a class for each target that counts."""
+    if not isinstance(y, Tensor) or y.dtype != torch.int64 or getattr(out, "ndim", 0) < 2:
+        return  # which the loss refuses
+    classes = out.shape[-1 if loss is cross_entropy else 1]
+    ignored = getattr(loss, "ignore_index", IGNORED)
+    for block in blocks(y):
+        wrong = block[(block != ignored) & ((block < 0) | (block >= classes))]
+        if len(wrong):
+            raise ModelError(
+                f"{class_name(module)} has {classes} outputs, but a target is {wrong[0]}: give it "
+                "an output for each class, and count classes from 0"
+            )
 
 
 def _checked_loss(loss: TaskLoss, out: Any, y: Any, module: nn.Module) -> Tensor:

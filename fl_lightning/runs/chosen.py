@@ -111,7 +111,17 @@ def _with_owners(source: Chosen, data: FederatedData) -> TrainTest:
     """The clients' training rows and the test rows, with their owners as domains."""
     if data.test is None:
         raise UserError(f"{source.name} has no test rows: give FederatedData test=0.2")
+    if data.validation is not None:
+        raise UserError(
+            f"{source.name} has a validation part, which --validation takes: leave out that of "
+            "FederatedData"
+        )
     used, rows = data.partition.indices.sort().values, data.train
+    if len(used.unique()) < len(used):
+        raise UserError(
+            f"several clients of {source.name} hold the same rows: give each row one owner, or a "
+            "--partition that lets clients share rows"
+        )
     if len(used) < count(rows):
         rows = tree_map(lambda t: t[used], rows)
     (x, y), (test_x, test_y) = data.divided(rows), data.divided(data.test)

@@ -9,10 +9,11 @@ import torch
 from refusals import sentence
 from torch.nn import functional as F
 
-from fl_lightning import UserError
+from fl_lightning import FederatedData, Partition, UserError
 from fl_lightning.data.row_sources import table, text_folder, topics
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import char_lstm, char_transformer, mlp
+from fl_lightning.runs.chosen import Chosen, build_data
 from fl_lightning.runs.run import Run
 
 USERS = 5
@@ -168,3 +169,18 @@ def test_topics_are_clients_and_targets_the_characters_that_follow():
     assert data.num_clients > 70
     x, y = data.train
     assert torch.equal(x[:, 1:], y[:, :-1])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"clients": [0, 1] * 4, "validation": 0.25, "test": 0.25}, "validation part"),
+        # as many rows held as there are, but twice
+        ({"clients": Partition.from_lists([range(4), range(4)])}, "hold the same rows"),
+    ],
+)
+def test_rows_that_a_recipe_would_drop_or_mix_up_are_refused(options, said):
+    x = torch.arange(8.0)[:, None]
+    data = FederatedData((x, x[:, 0]), **{"test": (x[:1], x[:1, 0]), **options})
+    with pytest.raises(UserError, match=said):
+        build_data(Chosen("own", lambda: data, {}), Path())

@@ -1,6 +1,7 @@
 """What `fl-lightning new` writes runs at once."""
 
 from pathlib import Path
+from shlex import split
 
 import pytest
 
@@ -12,9 +13,9 @@ SMALL = ["--rounds", "2", "--clients", "4", "--local-epochs", "1"]
 @pytest.mark.parametrize("kind", ["algorithm", "callback", "data", "recipe"])
 def test_a_new_file_runs_as_it_says(kind, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    main(["new", kind, "mine.py"])
-    command = capsys.readouterr().out.splitlines()[2].split()
-    assert command[:2] in (["fl-lightning", "run"], ["python", "mine.py"])
+    main(["new", kind, "my own.py"])
+    command = split(capsys.readouterr().out.splitlines()[2])
+    assert command[:2] in (["fl-lightning", "run"], ["python", "my own.py"])
     main(["run", *command[2 if "run" in command else 1 :], *SMALL])
     assert "round 2/2" in capsys.readouterr().out
 

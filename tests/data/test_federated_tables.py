@@ -280,6 +280,16 @@ def test_columns_of_several_levels_are_refused():
 def test_texts_after_numbers_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "BLOCK", 20)
     file = tmp_path / "table.csv"
-    table()[["age", "site"]].assign(y=[*range(50), *"abcdefghij"]).to_csv(file, index=False)
+    frame = table()[["age", "site"]].assign(y=[*range(50), *"abcdefghij"])
+    frame.to_csv(file, index=False)
     with pytest.raises(UserError, match="'y' holds numbers in some rows and texts in others"):
+        read(file, target="y", clients="site")
+    with pytest.raises(UserError, match=r"\['y'\] hold no numbers \(such as \['a'\]\)"):
+        read(frame, target="age", clients="site")
+
+
+def test_a_text_among_the_numbers_of_a_small_file_makes_no_classes(tmp_path):
+    file = tmp_path / "table.csv"
+    table()[["age", "site"]].assign(y=[*range(59), "1,5"]).to_csv(file, index=False)
+    with pytest.raises(UserError, match=r"'y' holds numbers .* texts .* '1,5'"):
         read(file, target="y", clients="site")

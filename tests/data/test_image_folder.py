@@ -101,9 +101,10 @@ def test_gray_images_of_16_bits_are_scaled(name: str, tmp_path: Path):
         Image.fromarray(ramp).save(tmp_path / split / "gray" / name)
     train, _ = image_folder(tmp_path)
     assert train.x[0].flatten(1).tolist() == [[*range(256)]] * 3
-    Image.fromarray(ramp.astype(np.float32)).save(tmp_path / "train/gray/float.tif")
-    with pytest.raises(ValueError, match=r"float\.tif .*16 bits"):
-        image_folder(tmp_path)
+    for kind in (np.float32, np.int32):
+        Image.fromarray((ramp // 257).astype(kind)).save(tmp_path / "train/gray/other.tif")
+        with pytest.raises(ValueError, match=r"other\.tif .*16 bits"):
+            image_folder(tmp_path)
 
 
 @pytest.mark.parametrize("suffix", ["gif", "TIF", "tiff", "webp"])

@@ -115,6 +115,8 @@ def test_by_domain_gives_every_client_one_domain():
     partition = schemes.by_domain(torch.zeros(100, dtype=torch.int64), 6, 0, domains=domains)
     assert covers_exactly(partition, 100)
     assert [domains[part].unique().tolist() for part in partition] == [[0], [0], [1], [1], [3], [3]]
+    of_array = schemes.by_domain(partition.indices * 0, 6, 0, domains=domains.numpy())
+    assert of_array.digest == partition.digest
     assert partition.sizes.tolist() == [20, 20, 18, 17, 13, 12]
 
 
@@ -151,6 +153,7 @@ def test_the_seed_alone_decides_the_split(split):
         (lambda y: schemes.pathological(y, 3, 0, classes=2), "4 to 10"),
         (lambda y: schemes.shards(y, 2000, 0, per_client=2), "4000 shards"),
         (lambda y: schemes.label_prior(y, 0, 0, alpha=1.0, reuse=True, size=5), "0 clients"),
+        (lambda y: schemes.label_prior(y, 2.5, 0, alpha=1.0, reuse=True, size=5), "2.5 clients"),
         (lambda y: schemes.label_prior(y, 3, 0, alpha=1.0, size=5), "without reuse"),
         (lambda y: schemes.by_domain(y, 3, 0, domains=y % 2), "multiple"),
     ],

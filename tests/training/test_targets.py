@@ -197,3 +197,15 @@ def test_numbers_above_one_are_no_binary_targets() -> None:
     fit = trainer(loss="binary_cross_entropy", metrics=["accuracy"], batch_size=30)
     with pytest.raises(fl.UserError, match=r"accuracy.*not classes"):
         fit.fit(nn.Linear(2, 1), given)
+
+
+@pytest.mark.parametrize("wrong", [-1, 3])
+@pytest.mark.parametrize("shape", [(), (2,)], ids=["class", "tokens"])
+def test_targets_that_are_no_classes_are_refused_before_the_first_round(
+    wrong: int, shape: tuple[int, ...]
+) -> None:
+    y = torch.zeros(8, *shape, dtype=torch.int64)
+    y[0], y[5] = -100, wrong
+    given = fl.FederatedData((torch.randn(8, *shape, 2), y), clients=[0, 1] * 4)
+    with pytest.raises(fl.UserError, match=f"3 outputs, but a target is {wrong}"):
+        trainer().fit(nn.Linear(2, 3), given)
