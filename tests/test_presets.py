@@ -137,10 +137,19 @@ def test_the_flags_in_the_head_of_a_preset_are_accepted(files):
     for text in flags(files[-1]):
         given = shlex.split(text)
         of_one = any(flag.startswith("--algorithm") for flag in given)
-        check_split(resolve(files, *given))
+        own = resolve(files, *given)
+        coefficients = {f[2:].replace("-", "_") for f in given if f.startswith("--algorithm.")}
+        assert coefficients <= own.config.keys()
+        check_split(own)
         for method in [""] if of_one else methods(files):
             experiment = resolve(files, *given, *(["--algorithm", method] if method else []))
             assert isinstance(experiment.algorithm(), Algorithm)
+
+
+@pytest.mark.parametrize("files", WITH_METHODS, ids=" ".join)
+def test_what_the_head_of_a_preset_tunes_is_an_option_of_a_method(files):
+    options = {o for method in methods(files) for o in resolve(files, "--algorithm", method).config}
+    assert {*re.findall(r"--tune ([\w.]+)=", "\n".join(head(files[-1])))} <= options
 
 
 VALUES = """

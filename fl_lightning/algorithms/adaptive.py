@@ -28,8 +28,8 @@ def local_adamw(
         step: m \gets \beta_1 m + (1 - \beta_1)\, g(w), \quad s \gets \beta_2 s + (1 - \beta_2)\,
             g(w)^2
         then: w \gets w - \eta\, \Bigl[ \frac{\hat{m}}{\sqrt{\hat{s}} + \epsilon} + \lambda w
-            \Bigr], \quad \hat{m} = \frac{m}{1 - \beta_1^k}, \quad \hat{s} = \frac{s}{1 -
-            \beta_2^k}, \quad \lambda = \mathrm{decay}
+            \Bigr], \quad \hat{m} = \frac{m}{1 - \beta_1^{k+1}}, \quad \hat{s} = \frac{s}{1 -
+            \beta_2^{k+1}}, \quad \lambda = \mathrm{decay}
         server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t)
 
     References:
@@ -69,8 +69,8 @@ def fedadamw(
         step: m \gets \beta_1 m + (1 - \beta_1)\, g(w), \quad s \gets \beta_2 s + (1 - \beta_2)\,
             g(w)^2
         then: w \gets w - \eta\, \Bigl[ \frac{\hat{m}}{\sqrt{\hat{s}} + \epsilon} + \lambda w -
-            \frac{\gamma}{K} \Delta \Bigr], \quad \hat{m} = \frac{m}{1 - \beta_1^k}, \quad \hat{s} =
-            \frac{s}{1 - \beta_2^{tK + k}}, \quad \lambda = \mathrm{decay}
+            \frac{\gamma}{K} \Delta \Bigr], \quad \hat{m} = \frac{m}{1 - \beta_1^{k+1}}, \quad
+            \hat{s} = \frac{s}{1 - \beta_2^{tK+k+1}}, \quad \lambda = \mathrm{decay}
         server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t), \quad \Delta = \frac{1}{M}
             \sum_{i \in S} \frac{u_i - w^t}{\eta}
         then: \overline{s} = \frac{1}{M} \sum_{i \in S} \text{mean of each parameter of } s_i
@@ -151,8 +151,8 @@ def diloco(
 
     Formula:
         start: m, s, k \text{ as at the end of the last visit}
-        step: m \gets \beta_1 m + (1 - \beta_1)\, g(w), \quad s \gets \beta_2 s + (1 - \beta_2)\,
-            g(w)^2
+        step: k \gets k + 1, \quad m \gets \beta_1 m + (1 - \beta_1)\, g(w), \quad s \gets \beta_2
+            s + (1 - \beta_2)\, g(w)^2
         then: w \gets w - \eta\, \Bigl[ \frac{\hat{m}}{\sqrt{\hat{s}} + \epsilon} + \lambda w
             \Bigr], \quad \hat{m} = \frac{m}{1 - \beta_1^k}, \quad \hat{s} = \frac{s}{1 -
             \beta_2^k}, \quad \lambda = \mathrm{decay}

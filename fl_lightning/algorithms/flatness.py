@@ -183,7 +183,8 @@ def fedgf(
 
     Clients step along g(c w' + (1 - c) (w + rho unit(g))), where w' is w^t perturbed against the
     last move of the server. c is the share of the last rounds in which the cohort's mean
-    |u_i - w^t| was above the threshold. A run writes that mean as client/distance, and c as term/c.
+    |u_i - w^t| was above the threshold. A run writes c as term/c, and that mean, by the clients'
+    weights, as client/distance.
 
     Formula:
         step: w \gets w - \eta\, g\bigl( c\, w' + (1 - c)\, (w + e) \bigr), \quad e = \rho\,

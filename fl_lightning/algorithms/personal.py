@@ -135,7 +135,8 @@ def ditto(
     r"""Ditto: a personal model of each client, pulled to the common one (Li et al., ICML 2021).
 
     The common model is FedAvg's. Each local step also steps the client's own model v_i along
-    g(v_i) + lam (v_i - w^t), on the same batch.
+    g(v_i) + lam (v_i - w^t), on the same batch. Momentum, weight decay and --clip-norm are the
+    common model's alone: v_i takes plain steps at the visit's mean rate, which momentum raises.
 
     Formula:
         step: w \gets w - \eta\, g(w), \quad v_i \gets v_i - \eta\, [\, g(v_i) + \lambda\, (v_i -

@@ -38,6 +38,7 @@ class Server:
         initial_w: w^0.
         buffers: The global buffers by name.
         own_buffers: Names of those that each client keeps for itself; here they stay as they began.
+        saved_buffers: Names of those that a module's `state_dict` has: others are not sent.
         frozen: The parameters that are not trained, by name: the module's own tensors.
         saved: The names of those that a checkpoint holds. Of the others it holds digests.
         states: The server's states, one dictionary a term.
@@ -75,6 +76,7 @@ class Server:
             self.w.copy_(self.layout.read(module))
         self.initial_w = self.w.detach().clone()
         self.buffers = {k: b.clone() for k, b in module.named_buffers()}
+        self.saved_buffers = self.buffers.keys() & module.state_dict().keys()
         parts = [term.keeps for term in self.algorithm.terms if term.keeps is not None]
         self.own_buffers = [k for k in self.buffers if any(self.layout.has(p, k) for p in parts)]
         trained = set(self.layout.names)
@@ -171,11 +173,12 @@ class Server:
         return status, dict(zip(tags, numbers, strict=False)), numbers[len(tags) :]
 
     def traffic(self, rehearsal: Rehearsal, cohort: int, bits: float) -> dict[str, float]:
-        """Megabytes that a cohort has sent and received, with the buffers that are averaged.
+        """Megabytes that a cohort has sent and received, with the buffers of a `state_dict`.
 
         `bits` is the size of its updates, which counts if terms have assigned it.
         """
-        buffers = sum(b.numel() * b.element_size() for b in self.shared_buffers.values())
+        sent = self.saved_buffers & self.shared_buffers.keys()
+        buffers = sum(self.buffers[k].nbytes for k in sent)
 
         def megabytes(numbers: int) -> float:
             return (numbers * self.w.element_size() + buffers) / 1e6 * cohort

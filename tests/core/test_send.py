@@ -66,6 +66,14 @@ def test_the_server_moves_by_what_is_sent_and_messages_see_no_more() -> None:
     assert half["client/distance"] == pytest.approx(whole["client/distance"] / 2)
 
 
+def test_buffers_that_no_state_dict_has_are_neither_sent_nor_received() -> None:
+    module = classifier()
+    module.register_buffer("mask", torch.ones(100), persistent=False)
+    metrics = [federation(Algorithm(), module=m).train_round() for m in (module, classifier())]
+    for name in ("comm/uplink_mb", "comm/downlink_mb"):
+        assert metrics[0][name] == metrics[1][name]
+
+
 @EXECUTORS
 def test_a_negative_weight_is_refused(executor):
     def send(self, delta, v):
