@@ -37,13 +37,16 @@ class Predictions:
         """(n,) whether the prediction is right; never if a logit is NaN."""
         return is_right(self.logits, self.y)
 
-    def confusion(self) -> Tensor:
-        """(classes, classes) int64: samples by their class (rows) and prediction (columns)."""
+    def confusion(self, classes: int = 2) -> Tensor:
+        """(k, k) int64: samples by their class (rows) and prediction (columns).
+
+        k is the number of outputs, or of `classes` where they are more: one output is of two.
+        """
         # here, because training does not need it
         from torchmetrics.functional.classification import multiclass_confusion_matrix
 
-        classes = max(2, self.logits.shape[1])  # one logit is of two classes
-        return multiclass_confusion_matrix(self.predicted, self.y, classes)
+        size = max(classes, self.logits.shape[1])
+        return multiclass_confusion_matrix(self.predicted, self.y, size)
 
     def accuracy_by_client(self, partition: Partition) -> Tensor:
         """(clients,) float64: the accuracy on the samples of each client; NaN if it has none."""

@@ -219,8 +219,9 @@ def features(
 def classes(subjects: Subjects, samples: Samples = None, split: Split = "test") -> Result:
     """The confusion matrix and the accuracy on each class."""
     names = _classes(subjects)
-    found = {label: s.predictions(samples).confusion() for label, s in subjects.items()}
-    columns = {k: (100 * matrix.diag() / matrix.sum(1)).tolist() for k, matrix in found.items()}
+    found = {label: s.predictions(samples).confusion(len(names)) for label, s in subjects.items()}
+    shares = {label: 100 * matrix.diag() / matrix.sum(1) for label, matrix in found.items()}
+    columns = {k: share[: len(names)].tolist() for k, share in shares.items()}  # or more outputs
     caption = f"accuracy on each class, {_samples(subjects, samples, split)}"
     numbers = DataFrame({"class": names, **columns})
     return Result(numbers, caption, partial(figures.confusions, found, names))

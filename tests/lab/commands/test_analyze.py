@@ -108,6 +108,19 @@ def test_what_cannot_be_analyzed_is_one_sentence(argv, words, runs, sentence):
     assert re.search(words, sentence(main, ["analyze", *argv.format(runs / "0").split()]))
 
 
+@pytest.mark.parametrize("outputs", [11, 10, 9])
+def test_classes_are_those_of_the_data_whatever_the_outputs(outputs, runs):
+    subject = Subject(Run.read(runs / "0"), "test", "cpu")
+    keep = subject.data.y < outputs
+    subject.__dict__["data"] = replace(subject.data, x=subject.data.x[keep], y=subject.data.y[keep])
+    subject.__dict__["model"] = mlp(64, outputs, hidden=(8,))
+    result = classes({"one": subject})
+    accuracies = Series(subject.predictions().right.double()).groupby(subject.data.y.numpy()).mean()
+    assert result.numbers["class"].tolist() == [*subject.data.classes]
+    assert result.numbers["one"].dropna().tolist() == pytest.approx((100 * accuracies).tolist())
+    result.draw()
+
+
 def test_a_run_that_is_not_finished_is_named(runs, sentence):
     (runs / "1/model.pt").unlink()
     assert "1/model.pt" in sentence(main, ["analyze", "classes", str(runs / "1")])
