@@ -192,8 +192,8 @@ def test_the_readme_is_short_and_links_every_method():
 
 
 def test_ci_runs_the_make_targets_of_the_readme():
-    ci = (ROOT / ".ci/run").read_text()
-    assert all(target in ci for target in ("make demo", "make test"))
+    commands = re.findall(r"^make (.*)", (ROOT / ".ci/run").read_text(), re.MULTILINE)
+    assert {"demo", "test"} <= {word for command in commands for word in command.split()}
 
 
 def test_the_pages_of_the_methods_show_their_options_and_terms(monkeypatch):

@@ -22,7 +22,7 @@ from fl_lightning.core.network import arguments, class_name, tied
 from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.data import ClientData
 from fl_lightning.data.columns import blocks
-from fl_lightning.data.dataset import is_image
+from fl_lightning.data.dataset import DeviceDataset, is_image
 from fl_lightning.errors import ModelError, UserError, first_sentence
 from fl_lightning.executors import RoundInputs, SequentialExecutor
 from fl_lightning.federation.local_training import LocalTraining
@@ -123,7 +123,7 @@ def dry_run(
         if clients.dataset.classes and is_cross_entropy(loss):
             _check_scores(module, scores_of(out), training)
         if training and is_cross_entropy(loss):
-            _check_classes(loss, scores_of(out), clients.dataset.y, module)
+            _check_classes(loss, scores_of(out), clients.dataset, module)
         with torch.enable_grad(), autocast():
             value = _checked_loss(loss, out, y, module)
         if training:
@@ -184,18 +184,18 @@ def _check_scores(module: nn.Module, out: object, training: bool) -> None:
         )
 
 
-def _check_classes(loss: TaskLoss, out: Any, y: Any, module: nn.Module) -> None:
+def _check_classes(loss: TaskLoss, out: Any, data: DeviceDataset, module: nn.Module) -> None:
     """Raise a ModelError unless the outputs have a class for each target that counts."""
+    y, ignored = data.y, getattr(loss, "ignore_index", IGNORED)
     if not isinstance(y, Tensor) or y.dtype != torch.int64 or getattr(out, "ndim", 0) < 2:
         return  # which the loss refuses
-    classes = out.shape[-1 if loss is cross_entropy else 1]
-    ignored = getattr(loss, "ignore_index", IGNORED)
+    outputs = out.shape[-1 if loss is cross_entropy else 1]
     for block in blocks(y):
-        wrong = block[(block != ignored) & ((block < 0) | (block >= classes))]
+        wrong = block[(block != ignored) & ((block < 0) | (block >= outputs))]
         if len(wrong):
             raise ModelError(
-                f"{class_name(module)} has {classes} outputs, but a target is {wrong[0]}: give it "
-                "an output for each class, and count classes from 0"
+                f"{class_name(module)} has {outputs} outputs, but a target is {wrong[0]}: count "
+                f"classes from 0, and give it {len(data.classes) or int(y.max()) + 1} outputs"
             )
 
 
