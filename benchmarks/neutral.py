@@ -233,7 +233,8 @@ def draw() -> None:
                 axes.set_xlabel("round")
         low = min(medians.iloc[len(medians) // 4].median(), medians.iloc[-1].min())
         high = medians.max().max()
-        row[0].set_ylim(high - 2 * (high - low), high + 0.1 * (high - low))  # room for the legend
+        bottom = max(0.0, high - 2 * (high - low))  # room for the legend
+        row[0].set_ylim(bottom, high + 0.1 * (high - low))
         row[0].set_ylabel(f"{SETUPS[setup]}\n{'R²' if setup == 'schools' else 'test accuracy'}")
     figure.savefig(DOCS / "comparison.svg", metadata={"Date": None})
 
