@@ -39,10 +39,7 @@ LETTERS = {
     r"h, \; c, \; d": "their means over all clients, which the server keeps",
     r"\eta, \; \eta_0, \; \eta_s": "learning rates: local, of the first round, of the server",
     r"K, \; k": "local steps of a visit, and the step, from 0",
-    r"K \eta": (
-        "the sum of the learning rates of a visit; with momentum, how far a gradient of 1 would "
-        "move a weight"
-    ),
+    r"K \eta": "a visit's learning rates added up; momentum raises it",
     r"S, \; M, \; N": "the cohort, its size, all clients",
     "p_i": "client i's share of the samples of the cohort; 1/M with `--weighting uniform`",
     r"\mathrm{KL}_\tau(a \,\Vert\, b)": "divergence of the models' outputs at temperature tau",

@@ -66,7 +66,7 @@ class Rounding:
 
 
 def standardize_columns(parts: Sequence[Tensor], index: Tensor) -> tuple[Tensor, Tensor]:
-    """Shift and scale columns in place so that those of the trained rows have mean 0 and std 1.
+    """Shift and scale columns in place, to mean 0 and std 1 over the trained rows.
 
     Args:
         parts: (n, columns) float32; the first holds the training rows.

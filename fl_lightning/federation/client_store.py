@@ -211,7 +211,7 @@ class ClientStore:
         return self._files.disk_bytes()
 
     def retain(self, checkpoint: str = "last") -> None:
-        """Put the current rows on disk and keep them, in place of those of the same name."""
+        """Put the current rows on disk and keep them, in place of rows of the same name."""
         for client in sorted(self._unsaved):
             self._save(self.slot[client], client, self._rows[client])
         self._unsaved.clear()
