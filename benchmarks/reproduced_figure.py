@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 from pandas import read_csv
 from reproduced import PUBLISHED, RESULTS
 
+from fl_lightning.algorithms.registry import paper_name
+
 FIGURE = Path(__file__).parents[1] / "docs" / "reproduced.svg"
 
 
@@ -25,7 +27,7 @@ def main() -> None:
     cells = 0
     for method, row in ours.iterrows():
         theirs = [published[str(method)][str(column)] for column in row.index]
-        axes.plot(theirs, row, "o", markersize=4, label=method)
+        axes.plot(theirs, row, "o", markersize=4, label=paper_name(str(method)))
         cells += len(theirs)
     axes.set(
         xlabel="published test accuracy, %",
