@@ -68,9 +68,15 @@ def summary(documented: Callable[..., Any]) -> str:
     return (getdoc(documented) or "").partition("\n")[0]
 
 
-def paper_name(name: str) -> str:
-    """The name of a method in its paper, with which its summary begins; others stay as they are."""
-    return re.split(r"[:,]", summary(ALGORITHMS[name]))[0] if name in ALGORITHMS else name
+def paper_name(label: str) -> str:
+    """A label, "fedtoga, lr 0.1", with the method's name in its paper: "FedTOGA, lr 0.1".
+
+    A method's summary begins with this name. Other labels stay as they are.
+    """
+    name, comma, rest = label.partition(",")
+    if name not in ALGORITHMS:
+        return label
+    return re.split(r"[:,]", summary(ALGORITHMS[name]))[0] + comma + rest
 
 
 def sections(documented: Callable[..., Any]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from pandas import Categorical, DataFrame, concat, to_numeric
 
+from fl_lightning.algorithms.registry import paper_name
 from fl_lightning.errors import UserError
 from fl_lightning.lab.displayed import Figure
 from fl_lightning.lab.report.comparison import Comparison
@@ -45,7 +46,7 @@ def curves(comparison: Comparison, tag: str = "test/accuracy", smooth: int = 1) 
     for run, row, panel in zip(comparison.runs, comparison.row_names, panels, strict=True):
         for one in (one for one in tags if one in run.metrics):
             y = run.metrics[one].dropna().rolling(smooth, min_periods=1).mean()
-            line = f"{row} {one}" if len(tags) > 1 else row
+            line = f"{paper_name(row)} {one}" if len(tags) > 1 else paper_name(row)
             points.append(DataFrame({"x": y.index, "y": y, "line": line, "panel": panel}))
     frame = concat(points)
     frame["panel"] = Categorical(frame["panel"], panels.categories)
@@ -56,7 +57,7 @@ def curves(comparison: Comparison, tag: str = "test/accuracy", smooth: int = 1) 
             band = {"color": stroke["color"], "alpha": 0.18, "linewidth": 0}
             axes.fill_between(mean.index, mean - deviation, mean + deviation, **band)
 
-    figure = _panels(frame, draw, xlabel="round", ylabel=tag)
+    figure = _panels(frame, draw, xlabel="round", ylabel=tag.replace("/", " "))
     for axes in figure.axes:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         if "accuracy" in tag:
@@ -92,7 +93,8 @@ def against(
         places = texts.map({name: place for place, name in enumerate(names)})
     results = map(made.of, comparison.runs)
     values = [result.value if result.reached else nan for result in results]
-    frame = DataFrame({"x": places, "y": values, "line": comparison.row_names, "panel": panels})
+    lines = [*map(paper_name, comparison.row_names)]
+    frame = DataFrame({"x": places, "y": values, "line": lines, "panel": panels})
 
     def draw(axes: Axes, mean: Any, deviation: Any, stroke: dict[str, Any]) -> None:
         if mean.index.hasnans:

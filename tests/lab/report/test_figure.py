@@ -26,7 +26,7 @@ def test_curves_are_means_in_bands_over_the_seeds_that_have_come_so_far(tmp_path
     spread = 0.02**0.5
     assert min(heights) == pytest.approx(0.6 - spread)
     assert max(heights) == pytest.approx(0.8 + spread)
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fedavg", "scaffold"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["FedAvg", "SCAFFOLD"]
 
 
 def test_runs_of_a_plot_are_no_list(tmp_path):
@@ -46,7 +46,7 @@ def test_a_panel_for_each_value_of_an_option(tmp_path):
     titles = ["partition.alpha 0.1", "partition.alpha 1"]
     assert [axes.get_title() for axes in figure.axes] == titles
     assert drawn(figure) == [[[0.6]], [[0.5], [0.7]]]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fedavg", "scaffold"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["FedAvg", "SCAFFOLD"]
 
 
 Y = torch.arange(8) % 3
@@ -72,7 +72,7 @@ def test_a_pattern_draws_a_line_for_each_scalar_that_matches(tmp_path):
     run(tmp_path / "a", [0.5, 0.7])
     figure = curves(compared(tmp_path), "comm/*_mb")
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == ["fedavg comm/downlink_mb", "fedavg comm/uplink_mb"]
+    assert labels == ["FedAvg comm/downlink_mb", "FedAvg comm/uplink_mb"]
     assert drawn(figure) == [[[2, 2], [1, 1]]]
     with pytest.raises(ValueError, match=r"no run has recorded comm/x\*"):
         curves(compared(tmp_path), "comm/x*")
@@ -113,7 +113,7 @@ def test_a_score_against_an_option(tmp_path):
     labels = axes.get_xscale(), axes.get_xlabel(), axes.get_ylabel()
     assert labels == ("log", "algorithm.rho", "test accuracy, best, %")
     assert [text.get_text() for text in axes.get_xticklabels()] == ["0.01", "0.1", "1"]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fedsam", "fedavg"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["FedSAM", "FedAvg"]
 
 
 def test_a_score_against_an_option_is_left_out_where_a_run_did_not_reach_its_target(tmp_path):
