@@ -9,19 +9,16 @@ import pytest
 import torch
 from executors import STACKED
 from problems import (
-    INPUTS,
-    TARGETS,
-    all_three,
     classification,
     classifier,
     federation,
     hard,
-    regression,
     round_after_round,
     server,
     trained,
     vec,
 )
+from regressions import INPUTS, TARGETS, all_three, regression
 from torch import Tensor
 from torch.nn import functional as F
 

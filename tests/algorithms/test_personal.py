@@ -11,18 +11,16 @@ import torch
 from executors import STACKED, TRACED, assert_agree, on_eager_executors
 from problems import (
     COHORTS,
-    INPUTS,
     SIZES,
-    TARGETS,
     classification,
     classifier,
     federation,
     hard,
-    regression,
     round_after_round,
     rows,
     trained,
 )
+from regressions import INPUTS, TARGETS, regression
 from torch import Tensor, nn
 
 from fl_lightning import Algorithm, Federation, Term, algorithms

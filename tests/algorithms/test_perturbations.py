@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from problems import Recorder, regression, round_after_round, rows, server, without_addresses
+from problems import Recorder, round_after_round, rows, server, without_addresses
+from regressions import regression
 from torch import Tensor
 
 from fl_lightning import Algorithm, Term, algorithms

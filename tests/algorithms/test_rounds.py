@@ -7,18 +7,8 @@ from typing import Any
 import pytest
 import torch
 from executors import STACKED
-from problems import (
-    EVERY_ALGORITHM,
-    Left,
-    all_three,
-    federation,
-    hard,
-    mean_gradient,
-    regression,
-    round_after_round,
-    rows,
-    server,
-)
+from problems import EVERY_ALGORITHM, Left, federation, hard, round_after_round, rows, server
+from regressions import all_three, mean_gradient, regression
 from torch import Tensor
 
 from fl_lightning import Algorithm, algorithms

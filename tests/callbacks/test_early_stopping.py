@@ -8,8 +8,9 @@ import jobs
 import pytest
 import torch
 from lightning.fabric import Fabric
-from problems import all_three, federation, regression
+from problems import federation
 from refusals import Stops, experiment
+from regressions import all_three, regression
 
 from fl_lightning import Algorithm, Federation
 from fl_lightning.callbacks import EarlyStopping, GrowthStopping

@@ -13,12 +13,12 @@ from problems import (
     classifier,
     federation,
     hard,
-    layout,
     rows,
     term,
     trained,
     vec,
 )
+from regressions import layout
 from torch import Tensor
 
 from fl_lightning import Algorithm, OfLayout, TermError, UserError, algorithms, zeros

@@ -15,7 +15,6 @@ from problems import (
     classifier,
     federation,
     hard,
-    layout,
     round_after_round,
     rows,
     term,
@@ -23,6 +22,7 @@ from problems import (
     vec,
 )
 from refusals import experiment
+from regressions import layout
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -19,11 +19,11 @@ from problems import (
     everything,
     federation,
     hard,
-    line,
     round_after_round,
     trained,
     vec,
 )
+from regressions import line
 from torch import Tensor, nn
 from torch.optim import SGD
 

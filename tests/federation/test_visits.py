@@ -7,16 +7,8 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from problems import (
-    EXECUTORS,
-    classification,
-    close,
-    federation,
-    regression,
-    rows,
-    trained,
-    vec,
-)
+from problems import EXECUTORS, classification, close, federation, rows, trained, vec
+from regressions import regression
 from torch import Tensor
 from torch.optim import SGD
 

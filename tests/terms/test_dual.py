@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 from oracles import direction_of, view
-from problems import close, regression, rows, term, vec
+from problems import close, rows, term, vec
+from regressions import regression
 from torch import Tensor
 
 from fl_lightning import Algorithm, algorithms

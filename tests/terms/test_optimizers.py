@@ -4,7 +4,8 @@ from functools import partial
 
 import pytest
 import torch
-from problems import classifier, federation, layout, rows, server, trained, vec
+from problems import classifier, federation, rows, server, trained, vec
+from regressions import layout
 from torch import Tensor, nn
 from torch.optim import SGD
 from torch.optim import AdamW as TorchAdamW

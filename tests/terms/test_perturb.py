@@ -6,18 +6,8 @@ from typing import Any
 import pytest
 import torch
 from oracles import Asked, direction_of, view
-from problems import (
-    Recorder,
-    classification,
-    classifier,
-    close,
-    federation,
-    layout,
-    regression,
-    term,
-    trained,
-    vec,
-)
+from problems import Recorder, classification, classifier, close, federation, term, trained, vec
+from regressions import layout, regression
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -9,12 +9,10 @@ import pytest
 import torch
 from executors import STACKED, TRACED, assert_agree
 from problems import (
-    all_three,
     everything,
     federation,
     hard,
     on_two_ranks,
-    regression,
     round_after_round,
     rows,
     server,
@@ -22,6 +20,7 @@ from problems import (
     trained,
     vec,
 )
+from regressions import all_three, regression
 from torch import Tensor
 
 from fl_lightning import Algorithm, DivergenceError, Term, algorithms, linear

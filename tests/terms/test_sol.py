@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 from oracles import autograd, direction_of, oracle_of, view
-from problems import close, line, vec, without_addresses
+from problems import close, vec, without_addresses
+from regressions import line
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 from oracles import Asked, view
-from problems import close, federation, layout, server, vec
+from problems import close, federation, server, vec
+from regressions import layout
 from torch.optim import SGD
 
 from fl_lightning import algorithms
