@@ -1,13 +1,11 @@
 """Methods for adapters: what they train, send and keep, and what becomes of the base."""
 
-from copy import deepcopy
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from adapters import RANK, LoRALinear, adapted, adapted_federation, whole_weights
+from adapters import RANK, LoRALinear, adapted, adapted_federation, frozen_weights, whole_weights
 from every_algorithm import LORA
 from executors import STACKED, TRACED, assert_agree
 from problems import (
@@ -36,10 +34,6 @@ def trained(module: nn.Module) -> list[nn.Parameter]:
     return [p for p in module.parameters() if p.requires_grad]
 
 
-def frozen(run: Any) -> list[Tensor]:
-    return [p.clone() for p in run.server.frozen.values()]
-
-
 @pytest.mark.parametrize("name", LORA)
 def test_executors_agree_on_adapters(name: str, traces: list[Any]) -> None:
     algorithm = hard(LORA[name])
@@ -47,7 +41,7 @@ def test_executors_agree_on_adapters(name: str, traces: list[Any]) -> None:
     for executor in (STACKED, partial(TRACED, width=2)):
         run = round_after_round(adapted_federation(algorithm, executor=executor), 2)
         assert_agree(run, expected)
-        for mine, theirs in zip(frozen(run), frozen(expected), strict=True):
+        for mine, theirs in zip(frozen_weights(run), frozen_weights(expected), strict=True):
             torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-10)
 
 
@@ -77,9 +71,9 @@ def test_fedex_makes_the_global_model_the_mean_of_the_clients_models(dtype: torc
     run = adapted_federation(algorithm, module=module, clients=clients, decays=False)
     for cohort in COHORTS:
         before = run.w.detach().clone()
-        bases = frozen(run)
+        bases = frozen_weights(run)
         run.train_round()
-        after = frozen(run)
+        after = frozen_weights(run)
         for own, base in zip(run.server.frozen.values(), bases, strict=True):
             own.data.copy_(base)  # clients trained on the base of before
         models = [whole_weights(run, rows(run, "u")[i]) for i in cohort]
@@ -96,9 +90,9 @@ def test_fedex_makes_the_global_model_the_mean_of_the_clients_models(dtype: torc
 
 def test_flora_puts_the_mean_of_the_products_into_the_base_and_begins_anew() -> None:
     run = adapted_federation(algorithms.flora().with_outer_terms(Left()), decays=False)
-    begun = frozen(run)
+    begun = frozen_weights(run)
     run.train_round()
-    after = frozen(run)
+    after = frozen_weights(run)
     for own, base in zip(run.server.frozen.values(), begun, strict=True):
         own.data.copy_(base)
     weights = [run.clients.sizes[i] for i in COHORTS[0]]
@@ -203,10 +197,10 @@ def test_hetloras_clients_stay_in_their_rank_where_a_perturbation_does_not() -> 
 
 def test_methods_for_whole_models_train_adapters() -> None:
     run = adapted_federation(hard(Algorithm(SAM(0.1), ControlVariate())))
-    begun = frozen(run)
+    begun = frozen_weights(run)
     run.train_round()
     assert len(run.w) == A + B
-    assert all(map(torch.equal, frozen(run), begun))
+    assert all(map(torch.equal, frozen_weights(run), begun))
 
 
 @pytest.mark.parametrize(
@@ -257,73 +251,3 @@ def test_layers_are_found_by_peft_s_names() -> None:
     first, second = layout.lora
     assert (first.A, first.base) == ("inner.lora_A.default.weight", "inner.base_layer.weight")
     assert (first.transposed, second.transposed, first.scaling) == (False, True, 0.5)
-
-
-@pytest.mark.parametrize("name", ["fedex_lora", "flora", "ffa_lora"])
-def test_a_resumed_run_has_the_base_that_the_server_moved(name: str, tmp_path: Path) -> None:
-    def begun(folder: Path, *, other: bool = False) -> Any:
-        module = adapted()
-        for p in trained(module) if other else ():
-            p.data += 1.0
-        return adapted_federation(hard(LORA[name]), module=module, state_dir=folder)
-
-    never, first = begun(tmp_path / "a"), begun(tmp_path / "b")
-    never.fit()
-    first.train_round()
-    first.store.retain()
-    torch.save(first.state_dict(), tmp_path / "last.ckpt")
-    again = begun(tmp_path / "b", other=True)
-    again.load_state_dict(torch.load(tmp_path / "last.ckpt", weights_only=True))
-    again.fit()
-    assert again.w.equal(never.w)
-    assert all(map(torch.equal, frozen(again), frozen(never)))
-
-
-@pytest.mark.parametrize(
-    ("name", "saved"),
-    [
-        ("fedit", ()),
-        ("ffa_lora", ("lora_A.default.weight",)),
-        ("fedex_lora", ("base_layer.weight",)),
-        ("flora", ("base_layer.weight",)),
-    ],
-)
-def test_a_checkpoint_holds_digests_of_what_stays_as_it_was(
-    name: str, saved: tuple[str, ...]
-) -> None:
-    state = adapted_federation(LORA[name]).state_dict()
-    assert {*state["frozen"]} == {f"{layer}.{s}" for layer in ("inner", "outer") for s in saved}
-    others = {k for k, p in adapted().named_parameters() if "base_layer" in k} - {*state["frozen"]}
-    assert {*state["base"]} == others
-    assert all(len(content) == 64 for content in state["base"].values())
-
-
-@pytest.mark.parametrize("name", ["fedit", "fedex_lora"])
-def test_a_run_is_not_resumed_with_another_base(name: str) -> None:
-    state, other = adapted_federation(LORA[name]).state_dict(), adapted()
-    other.get_parameter("outer.base_layer.bias").data[1] += 1e-12
-    with pytest.raises(UserError, match=r"outer\.base_layer\.bias is frozen and has other values"):
-        adapted_federation(LORA[name], module=other).load_state_dict(state)
-
-
-def test_a_state_before_the_base_moved_is_refused_where_the_rehearsal_could_not_know() -> None:
-    """A term that moves a weight in one round only, after a state that has its digest."""
-    from fl_lightning import Term
-
-    class Once(Term):
-        def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
-            if v.round == 1:
-                v.move("inner.base_layer.weight", torch.ones(8, 6))
-            return delta
-
-    run = adapted_federation(Algorithm(Once()), rounds=3)
-    first = deepcopy(run.state_dict())
-    run.train_round()
-    run.train_round()
-    moved = deepcopy(run.state_dict())
-    assert {*moved["frozen"]} == {*first["base"]} - {*moved["base"]} == {"inner.base_layer.weight"}
-    with pytest.raises(UserError, match=r"inner\.base_layer\.weight is frozen"):
-        run.load_state_dict(first)
-    again = adapted_federation(Algorithm(Once()), rounds=3)
-    again.load_state_dict(moved)
-    assert all(map(torch.equal, frozen(again), frozen(run)))

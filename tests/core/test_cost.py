@@ -295,7 +295,6 @@ def test_what_could_not_be_counted_is_said():
 
 def test_a_rehearsal_does_not_touch_the_global_generator():
     layout = Layout(classifier())
-    w = torch.zeros(layout.size)
     before = torch.get_rng_state()
-    rehearse(EVERY_ALGORITHM["fedtoga"], layout, w)
+    rehearse(EVERY_ALGORITHM["fedtoga"], layout, torch.zeros(layout.size))
     assert torch.get_rng_state().equal(before)

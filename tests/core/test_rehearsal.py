@@ -4,20 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from executors import STACKED, TRACED, assert_agree, on_eager_executors
+from executors import on_eager_executors
+from mistakes import in_gradient, mistaken
 from problems import federation, term, trained
 from torch import Tensor
 
-from fl_lightning import Algorithm, SequentialExecutor, Term, TermError, zeros
+from fl_lightning import Algorithm, Term, TermError, zeros
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.terms import SAM, Proximal
-
-
-def in_gradient(mistake: Callable[[Tensor, Any], Any]) -> Callable[..., Any]:
-    return lambda self, oracle, w, v: mistake(oracle(w), v)
 
 
 def assign(name: str, value: Callable[[Tensor, Any], Any]) -> Callable[..., Any]:
@@ -45,11 +41,6 @@ def through_an_alias(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
     v.c_i = v.anchor
     v.c_i.mul_(2)
     return oracle(w)
-
-
-def mistaken(hook: str, code: Callable[..., Any]) -> Term:
-    states = {"client": {"c_i": zeros}, "server": {"c": zeros}, "local": {"e": zeros}}
-    return term("Mistaken", **states, **{hook: code}, draws=True)
 
 
 MEAN_RATE = r"v\.lr.* v\.lr_sum / v\.steps is their mean"
@@ -250,70 +241,6 @@ def test_what_would_be_wrong_in_silence_is_refused_in_every_round(mistake, execu
     run.train_round()
     with pytest.raises(TermError, match=fix):
         run.train_round()
-
-
-def a_sum_of_squares(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-    total = torch.zeros((), dtype=w.dtype)
-    for part in v.layout.split(w):
-        total += part.square().sum()
-    return oracle(w) * total
-
-
-def a_few_places(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-    direction = torch.zeros(len(w), dtype=w.dtype)
-    direction[:3] = oracle(w)[:3]
-    return direction
-
-
-STACKED_ONLY: dict[str, tuple[Callable[..., Any], str]] = {
-    "if on a tensor": (lambda self, oracle, w, v: oracle(w) if w.sum() > 0 else w, r"torch\.where"),
-    "int() of the steps": (lambda self, oracle, w, v: int(v.steps) * oracle(w), r"torch\.where"),
-    "boolean indexing": (in_gradient(lambda g, v: g * g[g > 0].sum()), r"torch\.where"),
-    "random numbers": (
-        in_gradient(lambda g, v: g + torch.randn_like(g)),
-        "draw by v.uniform",
-    ),
-    "a sum in place": (a_sum_of_squares, r"as torch\.zeros_like\(w\)"),
-    "places of a new vector": (a_few_places, r"as torch\.zeros_like\(w\)"),
-    "numpy": (
-        in_gradient(lambda g, v: torch.from_numpy(np.sign(g.numpy()))),
-        "functions of torch, not of numpy",
-    ),
-}
-
-
-@pytest.mark.parametrize("mistake", STACKED_ONLY)
-def test_what_cannot_run_for_several_clients_in_parallel_is_named(mistake):
-    code, fix = STACKED_ONLY[mistake]
-    algorithm = Algorithm(SAM(), mistaken("gradient", code))
-    said = rf"Mistaken\.gradient cannot run .* {fix}.* sequential executor"
-    with pytest.raises(TermError, match=said) as caught:
-        federation(algorithm, executor=STACKED)
-    assert "bug report" not in str(caught.value)
-    trained(algorithm)
-
-
-@pytest.mark.usefixtures("traces")
-def test_what_cannot_be_compiled_is_named_with_what_can():
-    early = mistaken("gradient", in_gradient(lambda g, v: g if v.round < 1 else 0.5 * g))
-    fixed = in_gradient(lambda g, v: (v.round < 1) * g + (v.round >= 1) * 0.5 * g)
-    with pytest.raises(TermError, match=r"Mistaken\.gradient cannot .* \(v\.round < 3\) \* a \+"):
-        federation(Algorithm(early), executor=TRACED)
-    for executor in (SequentialExecutor, TRACED):
-        run = trained(Algorithm(mistaken("gradient", fixed)), executor=executor)
-        assert_agree(trained(Algorithm(early)), run)
-
-
-def test_item_in_a_report_is_named_too():
-    report = mistaken("report", lambda self, w, v: w * v.lr_sum.item())
-    with pytest.raises(TermError, match=r"Mistaken\.report cannot run .*\.item\(\)"):
-        federation(Algorithm(report), executor=STACKED)
-
-
-def test_a_sum_of_another_shape_is_no_matter_of_parallel_clients():
-    wrong = mistaken("gradient", in_gradient(lambda g, v: g.sum().add_(g)))
-    with pytest.raises(RuntimeError, match="broadcast shape"):
-        federation(Algorithm(wrong), executor=STACKED)
 
 
 def test_an_ordinary_error_in_a_term_says_where_it_was():

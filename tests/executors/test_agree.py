@@ -137,34 +137,6 @@ def test_what_a_term_keeps_stays_as_it_was_in_the_step(executor: Any, traces: li
     assert_agree(trained(Algorithm(Keeping(), local=local), executor=executor), expected)
 
 
-def orthogonalized(part: Tensor) -> Tensor:
-    """Five Newton-Schulz steps, which raise small singular values up to 485 times."""
-    if part.ndim < 2:
-        return part
-    x = part / (part.norm() + 1e-7)
-    for _ in range(5):
-        A = x @ x.T
-        x = 3.4445 * x + (-4.775 * A + 2.0315 * A @ A) @ x
-    return x
-
-
-@dataclass(frozen=True)
-class Muon(Term):
-    """Momentum whose matrices are orthogonalized."""
-
-    local = {"M": zeros}
-
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        v.M = 0.95 * v.M + oracle(w)
-        return v.layout.map(orthogonalized, v.M)
-
-
-def test_executors_agree_under_muon() -> None:
-    """Though each step raises rounding errors of the momentum."""
-    expected = trained(hard(Algorithm(Muon())), rounds=8)
-    assert_agree(trained(hard(Algorithm(Muon())), rounds=8, executor=STACKED), expected)
-
-
 class Sharing(nn.Module):
     """Uses one block twice, under one name or two, and one weight in two layers."""
 

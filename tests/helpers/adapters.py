@@ -54,6 +54,11 @@ def adapted_federation(algorithm: Algorithm, **options: Any) -> Federation:
     return federation(algorithm, module=options.pop("module", None) or adapted(), **options)
 
 
+def frozen_weights(run: Federation) -> list[Tensor]:
+    """A copy of the base."""
+    return [p.clone() for p in run.server.frozen.values()]
+
+
 def whole_weights(run: Federation, w: Tensor | None = None) -> list[Tensor]:
     """`W + s B A` of each layer, of the global model or at other adapters."""
     run.layout.load(run.module, run.w.detach() if w is None else w)

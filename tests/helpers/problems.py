@@ -257,9 +257,6 @@ def adding(loss: Callable[[Any, Any], Any], *layers: str, **states: Any) -> Term
     return term("Asking", gradient=gradient, **states)
 
 
-# ------------------------------------------------- linear regressions with two weights
-
-
 def round_after_round(run: Federation, rounds: int = 4) -> Federation:
     """The federation after so many more rounds."""
     for _ in range(rounds):
