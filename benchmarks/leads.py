@@ -47,7 +47,9 @@ class Leads:
         return text + f" ({self.above[method]} of {self.seeds})" * counted
 
     def sentence(self) -> str:
-        """Which methods differ significantly from the one."""
+        """Which methods differ significantly from the one, if there are seeds enough to say."""
+        if len(self.median) * 2 ** (1 - self.seeds) >= 0.05:
+            return "So few seeds can show no significant difference."
         known = self.median.sort_values(ascending=False).index
         words = {"above": 1, "below": -1, "no significant difference": 0}
         parts = {word: [str(m) for m in known if self.signs[m] == s] for word, s in words.items()}

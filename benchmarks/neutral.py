@@ -40,8 +40,13 @@ SETUPS = {
     "text_small": "Text",
     "schools": "160 schools",
 }
-LARGER = {"mnist": "MNIST, FedSSG's set-up", "cifar10": "CIFAR-10 (JPEG), LeNet", "text": "Text"}
-COMMAND = "fl-lightning table benchmarks/neutral/{0}.yaml{1} --runs runs/neutral/{0} --stack 3"
+LARGER = {
+    "mnist": "MNIST, FedSSG's set-up",
+    "cifar10": "CIFAR-10 (JPEG), LeNet",
+    "text": "Text, the recipe's Transformer",
+}
+TITLES = SETUPS | LARGER
+COMMAND = "fl-lightning table benchmarks/neutral/{0}.yaml{1} --runs runs/neutral/{0}{2}"
 FAMILIES = {
     "drift": ("scaffold", "feddyn", "fedssg"),
     "sharpness and drift": ("fedsam", "fedsmoo", "fedlesam_d", "fedtoga"),
@@ -144,7 +149,9 @@ def has_run(setup: str) -> bool:
 def command(setup: str) -> str:
     """What makes the runs of a problem."""
     needs_folder = setup.startswith(("mnist", "cifar"))
-    return COMMAND.format(setup, " --data-dir FOLDER" * needs_folder)
+    return COMMAND.format(
+        setup, " --data-dir FOLDER" * needs_folder, " --stack 3" * (setup in SETUPS)
+    )
 
 
 def by_method(setup: str, name: str) -> DataFrame:
@@ -177,7 +184,7 @@ def results(setup: str) -> list[str]:
     unbroken = text.map(lambda cell: cell.replace(" ± ", "\u00a0±\u00a0"))
     lines = [head, ["---"] * len(head), *unbroken.to_numpy().tolist()]
     return [
-        f"## {SETUPS[setup]}",
+        f"## {TITLES[setup]}",
         (FOLDER / f"{setup}.md").read_text().strip(),
         "\n".join(f"| {' | '.join(line)} |" for line in lines),
         f"Mean ± standard deviation over {len(main)} seeds. {beside.sentence()}",
@@ -255,9 +262,11 @@ def _panel(axes: Axes, curves: DataFrame, methods: Sequence[str]) -> None:
 def write_page() -> None:
     """Fill the page's frame with the sections."""
     ran = [part for setup in SETUPS if has_run(setup) for part in results(setup)]
-    larger = [f"| {title} | `{command(setup)}` |" for setup, title in LARGER.items()]
+    larger = [part for setup in LARGER if has_run(setup) for part in results(setup)]
+    left = [f"| {TITLES[s]} | `{command(s)}` |" for s in LARGER if not has_run(s)]
     text = (FOLDER / "comparison.md.in").read_text().replace("@SUMMARY@", summary())
-    text = text.replace("@RESULTS@", "\n\n".join(ran)).replace("@LARGER@", "\n".join(larger))
+    for mark, lines in {"@RESULTS@": ran, "@LARGER@": larger, "@LEFT@": ["\n".join(left)]}.items():
+        text = text.replace(mark, "\n\n".join(lines))
     (DOCS / "comparison.md").write_text(text)
 
 
@@ -266,7 +275,7 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="?", type=Path, help="a folder with one for each problem")
     given, further = parser.parse_known_args()
-    for setup in SETUPS:
+    for setup in TITLES:
         if given.runs and (given.runs / setup).is_dir():
             keep(collect(setup, given.runs / setup, further), setup)
     draw()
