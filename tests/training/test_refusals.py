@@ -99,7 +99,7 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),
     "a mask that would be scaled": (
         lambda: trainer().fit(
-            Lit(), fl.FederatedData((IMAGES, IMAGES[:, :1].clone()), clients=[0, 1])
+            Lit(), fl.FederatedData({"y": IMAGES[:, :1].clone(), "x": IMAGES}, clients=[0, 1])
         ),
         ("uint8 (2, 1, 4, 4)", "int64"),
     ),
