@@ -85,6 +85,20 @@ def test_clients_are_summed_up_over_all_of_them(runs, capsys):
     assert float(shown["worst 10 %"]) == pytest.approx(100 * own.min())
 
 
+def test_clients_are_scored_on_their_own_test_samples_where_owners_are_known(runs, monkeypatch):
+    run, names = Run.read(runs / "0"), tuple("abcde")
+    (train, test), owners = run.data(), torch.arange(360) % 4  # the last client has none
+    train = replace(train, domains=run.partition().owners(), domain_names=names)
+    owned = train, replace(test, domains=owners, domain_names=names)
+    monkeypatch.setattr(Run, "data", lambda run: owned)
+    result, right = clients({"run": Subject(run, "test", "cpu")}), predict(run.model(), test).right
+    own = Series([100 * right[owners == k].double().mean().item() for k in range(4)])
+    assert result.numbers[["clients", "mean", "lowest"]].values.tolist() == [
+        ["4", pytest.approx(own.mean()), pytest.approx(own.min())]
+    ]
+    assert result.caption.endswith("its own test samples")
+
+
 def test_a_damaged_record_of_what_was_chosen_is_one_sentence(runs, tmp_path, sentence):
     damaged = copytree(runs / "0", tmp_path / "run") / "environment.yaml"
     damaged.write_text("{")
