@@ -209,16 +209,16 @@ def _checked_loss(loss: TaskLoss, out: Any, y: Any, module: nn.Module) -> Tensor
     of_partial = getattr(loss, "keywords", {}).get("reduction", "mean")
     if (reduction := getattr(loss, "reduction", of_partial)) != "mean":
         raise ModelError(f"{name} has the reduction {reduction!r}: give reduction='mean'")
+    whole = isinstance(y, Tensor) and not y.is_floating_point() and y.dtype != torch.int64
     try:
+        if is_cross_entropy(loss) and whole:  # of uint8, which PyTorch takes, -100 would be 156
+            raise TypeError("classes are int64, as y.long() makes them")
         returned = loss(out, y)
     except ModelError:
         raise
     except Exception as error:
         kinds = ", ".join(f"{t.dtype} of shape {tuple(t.shape)}" for t in tree_leaves(y))
         fix = "choose another loss, such as mse, or other targets"
-        whole = isinstance(y, Tensor) and not y.is_floating_point() and y.dtype != torch.int64
-        if is_cross_entropy(loss) and whole:
-            fix = "classes are int64, as y.long() makes them"
         raise ModelError(
             f"the loss {name} cannot compare the output of {class_name(module)} with two "
             f"targets, {kinds} ({first_sentence(error)}): {fix}"

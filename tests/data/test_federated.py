@@ -104,6 +104,8 @@ def test_tensors_and_mapped_files_are_not_copied(tmp_path):
     data = FederatedData({"x": mapped, "y": Y}, clients=OWNERS)
     assert data.train["x"].data_ptr() == mapped.ctypes.data
     assert data.train["x"].equal(X)
+    view = FederatedData((torch.complex(X, X).conj(), Y), clients=OWNERS).train[0]
+    assert not view.is_conj(), "bytes of a conjugate view cannot be read"
 
 
 class Doubled(TensorDataset):
