@@ -61,16 +61,17 @@ def surfaces(results: Mapping[str, Surface], axes_name: str = "direction") -> Fi
 
 
 def interpolation(result: Interpolation, first: str, second: str) -> Figure:
-    """Loss and accuracy on the line from one model to the other."""
+    """Loss and, of classes, accuracy on the line from one model to the other."""
     figure, (axes,) = _panels(1, width=5.6)
     places = result.places.numpy()
     axes.plot(places, result.loss.numpy(), color=COLORS[0])
     axes.set_xlabel(f"0: {first}\n1: {second}")
     axes.set_ylabel("loss", color=COLORS[0])
-    right = axes.twinx()
-    right.plot(places, result.accuracy.numpy(), "--", color=COLORS[1])
-    right.set_ylabel("accuracy", color=COLORS[1])
-    right.yaxis.set_major_formatter(PercentFormatter(1.0))
+    if not result.accuracy.isnan().all():
+        right = axes.twinx()
+        right.plot(places, result.accuracy.numpy(), "--", color=COLORS[1])
+        right.set_ylabel("accuracy", color=COLORS[1])
+        right.yaxis.set_major_formatter(PercentFormatter(1.0))
     for end in (0, 1):
         axes.axvline(end, color="gray", linewidth=0.8)
     return figure

@@ -151,7 +151,8 @@ def test_a_table_of_numbers_is_analyzed_by_its_own_loss_and_recorded_scores(tmp_
     subject = Subject(run, "test", "cpu")
     loss = subject.loss(None)
     assert loss(loss.weights).item() == pytest.approx(run.scalars["test/loss"][2], rel=1e-5)
-    line = interpolate({"run": subject, "again": subject}, split="test", points=3).numbers
+    line, _, draw = interpolate({"run": subject, "again": subject}, split="test", points=3)
+    assert [axes.get_ylabel() for axes in draw().axes] == ["loss"]  # there is no accuracy
     assert line["highest between"].item() == pytest.approx(run.scalars["test/loss"][2], rel=1e-5)
     other = replace(run, config=Config({**run.config, "loss": "cross_entropy"}))
     with pytest.raises(UserError, match="different losses"):
