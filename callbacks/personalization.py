@@ -86,10 +86,10 @@ class Personalization:
         module, first = federation.load_global(), torch.arange(1, device=self.test.device)
         with torch.no_grad(), seeded_rng(0, federation.w.device):
             out = scores_of(call(module, self.test.inputs(first)))
-        if getattr(out, "ndim", 0) != 2:
+        if not isinstance(out, Tensor):
             raise UserError(
-                f"the forward of {class_name(module)} gives its step no scores, (samples, classes),"
-                " for fine-tuned clients: call self(x) in it, or leave out --finetune-epochs"
+                f"the forward of {class_name(module)} gives its step no scores of classes for "
+                "fine-tuned clients: call self(x) in it, or leave out --finetune-epochs"
             )
 
     def on_fit_end(self, federation: Federation) -> None:
