@@ -85,7 +85,8 @@ class BinaryF1(classification.BinaryF1Score):
 
     def compute(self) -> Tensor:
         """The score; torchmetrics gives 0 where nothing is wrong."""
-        return super().compute() if self.tp + self.fp + self.fn > 0 else torch.tensor(nan)
+        defined = any(map(dim_zero_cat, (self.tp, self.fp, self.fn)))
+        return super().compute() if defined else torch.tensor(nan)
 
 
 class BinaryAUROC(classification.BinaryAUROC):
