@@ -183,7 +183,7 @@ def interpolate(
         "barrier": line.barrier,
         "lowest accuracy between": 100 * float(line.accuracy[inside].min()),
     }
-    caption = f"mean loss and accuracy on {_samples(subjects, samples, split)}"
+    caption = f"mean loss and accuracy on {_samples(subjects, samples, split)} of the first run"
     draw = partial(figures.interpolation, line, first, second)
     return Result(DataFrame([row]), caption, draw)
 
