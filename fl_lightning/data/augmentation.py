@@ -47,7 +47,7 @@ class CropFlip:
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise a UserError unless samples of this shape can be augmented."""
-        if len(shape) != 3 or shape[2] <= 4 < shape[0]:  # or channels last
+        if len(shape) != 3 or shape[2] < min(shape[:2]):  # or channels last
             raise UserError(
                 "augmentation is for images (channels, height, width), but samples have shape "
                 f"{shape}: reorder the axes, or do without"

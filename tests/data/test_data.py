@@ -215,6 +215,7 @@ def test_impossible_client_data_is_refused(lists: list, options: dict, message: 
     ("x", "y", "message"),
     [
         ((8, 6, 3), (), r"\(channels, height, width\), but .*\(8, 6, 3\)"),
+        ((16, 16, 13), (), r"\(16, 16, 13\)"),
         ((8, 6), (), r"but samples have shape \(8, 6\)"),
         ((3, 8, 6), (8, 6), "others, such as masks"),
     ],
