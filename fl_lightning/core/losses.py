@@ -89,9 +89,10 @@ def cross_entropy(out: Any, y: Tensor) -> Tensor:
 
 
 def is_cross_entropy(loss: object) -> bool:
-    """Whether a loss is `cross_entropy` or PyTorch's, so that integers are classes."""
+    """Whether a loss is `cross_entropy`, PyTorch's, or its `nll_loss`: integers are classes."""
     bare = loss.func if isinstance(loss, partial) else loss
-    return isinstance(bare, nn.CrossEntropyLoss) or bare in (cross_entropy, F.cross_entropy)
+    known = cross_entropy, F.cross_entropy, F.nll_loss
+    return isinstance(bare, nn.CrossEntropyLoss | nn.NLLLoss) or bare in known
 
 
 def option(loss: object, name: str, default: Any) -> Any:

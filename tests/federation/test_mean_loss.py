@@ -51,7 +51,9 @@ PARTIAL = partial(nn.functional.cross_entropy, weight=WEIGHTED.weight, ignore_in
 
 
 @pytest.mark.parametrize(
-    "of_batch", [*LOSSES, PARTIAL], ids=["plain", "weighted", "another index", "options"]
+    "of_batch",
+    [*LOSSES, PARTIAL, nn.NLLLoss(WEIGHTED.weight)],
+    ids=["plain", "weighted", "another index", "options", "of log-probabilities"],
 )
 def test_targets_that_do_not_count_have_no_weight_in_the_mean(of_batch):
     """The first batch of four counts two targets, the second none, the third four."""
