@@ -1,6 +1,7 @@
 """Figures of analyses. Each draws the results of several runs, by label, on the same scale."""
 
 from collections.abc import Mapping
+from textwrap import fill
 from typing import Any
 
 import matplotlib as mpl
@@ -50,7 +51,7 @@ def surfaces(results: Mapping[str, Surface], axes_name: str = "direction") -> Fi
         loss = surface.loss.clamp(max=high).numpy()
         hill: Any = figure.add_subplot(2, len(results), column, projection="3d")
         hill.plot_surface(a, b, loss, cmap="viridis", vmin=low, vmax=high, linewidth=0)
-        hill.set(zlim=(low, high), title=label)
+        hill.set(zlim=(low, high), title=fill(label, 36))
         flat = figure.add_subplot(2, len(results), len(results) + column)
         filled = flat.contourf(a, b, loss, levels=levels, cmap="viridis")
         flat.contour(a, b, loss, levels=levels, colors="white", linewidths=0.4)
@@ -86,7 +87,7 @@ def embeddings(results: Mapping[str, tuple[Tensor, Tensor]], classes: tuple[str,
             axes.scatter(*plane[y == k].T.numpy(), s=5, color=colors[k], linewidths=0)
             for k in range(len(classes))
         ]
-        axes.set(title=label, xticks=[], yticks=[])
+        axes.set(title=fill(label, 36), xticks=[], yticks=[])
     if len(classes) <= 20:
         style: dict[str, Any] = {"markerscale": 3, "frameon": False, "ncols": min(5, len(classes))}
         legend = figure.legend(keys, classes, loc="outside lower center", **style)
@@ -103,7 +104,7 @@ def confusions(results: Mapping[str, Tensor], classes: tuple[str, ...]) -> Figur
     for axes, (label, matrix) in zip(panels, results.items(), strict=True):
         shares = (matrix / matrix.sum(1, keepdim=True).clamp(min=1)).numpy()
         image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-        axes.set(title=label, xlabel="predicted")
+        axes.set(title=fill(label, 36), xlabel="predicted")
         if few:
             ticks = range(len(classes))
             axes.set_xticks(ticks, classes, rotation=90, parse_math=False)

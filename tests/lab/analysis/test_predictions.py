@@ -58,7 +58,9 @@ def test_figures_show_each_class_by_its_name(tmp_path):
     plane, y = torch.eye(2), torch.arange(2)
     features = figures.embeddings({"run": (plane, y)}, names)
     assert [text.get_text() for text in features.legends[0].get_texts()] == [*names]
-    for figure in (features, figures.confusions({"run": torch.eye(2)}, names)):
+    matrices = figures.confusions({"a run, " * 9: torch.eye(2)}, names)
+    assert "\n" in matrices.axes[0].get_title()
+    for figure in (features, matrices):
         figure.save(tmp_path / "classes.png")
 
 
