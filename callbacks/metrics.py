@@ -45,6 +45,50 @@ class Accuracy(Metric):
         return self.right.double() / self.seen
 
 
+class R2(Metric):
+    """The share of the targets' variance that is explained; NaN if they do not differ.
+
+    torchmetrics adds squares in float32, which loses all digits of targets far from 0, and takes
+    sums below 1e-4 for 0, so that small targets were explained perfectly.
+    """
+
+    higher_is_better = True
+    error: Tensor
+    total: Tensor
+    square: Tensor
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("error", "total", "square", "seen"):
+            zero = torch.zeros((), dtype=torch.float64)
+            self.add_state(name, zero, dist_reduce_fx="sum")
+
+    def update(self, scores: Tensor, y: Tensor) -> None:
+        """Count a batch: numbers (n,) or (n, outputs) and targets like them."""
+        if scores.shape != y.shape:
+            raise ValueError(f"R2 has numbers {tuple(scores.shape)} for targets {tuple(y.shape)}")
+        scores, y = scores.double(), y.double()
+        self.error = self.error + (y - scores).square().sum(0)
+        self.total, self.square = self.total + y.sum(0), self.square + y.square().sum(0)
+        self.seen += len(y)
+
+    def compute(self) -> Tensor:
+        """The mean over the outputs whose targets differ."""
+        spread = self.square - self.total.square() / self.seen
+        differ = spread > 1e-12 * self.square  # the rest is rounding
+        return (1 - self.error / spread)[differ].mean()
+
+
+class BinaryF1(classification.BinaryF1Score):
+    """F1 as in torchmetrics, but NaN if class 1 is neither there nor predicted."""
+
+    def compute(self) -> Tensor:
+        """The score; torchmetrics gives 0 where nothing is wrong."""
+        defined = any(map(dim_zero_cat, (self.tp, self.fp, self.fn)))
+        return super().compute() if defined else torch.tensor(nan)
+
+
 class BinaryAUROC(classification.BinaryAUROC):
     """AUROC as in torchmetrics, but NaN if all samples have one class."""
 
@@ -89,7 +133,7 @@ def auroc(classes: int) -> Metric:
 def f1(classes: int) -> Metric:
     """The F1 score, of two classes or the mean over all."""
     if classes <= 2:
-        return classification.BinaryF1Score()
+        return BinaryF1()
     return classification.MulticlassF1Score(classes, average="macro")
 
 
@@ -110,7 +154,7 @@ def rmse() -> Metric:
 
 def r2() -> Metric:
     """The coefficient of determination, the share of the variance that is explained."""
-    return torchmetrics.R2Score()
+    return R2()
 
 
 def perplexity() -> Metric:

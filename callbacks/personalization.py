@@ -10,7 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.callbacks.scoring import Scorer, write_csv
+from fl_lightning.core.losses import scores_of
+from fl_lightning.core.network import call, class_name
 from fl_lightning.core.prediction import PersonalModel, from_logits, is_right
+from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import DeviceDataset, Partition, matched_test_split
 from fl_lightning.errors import DivergenceError, TermError, UserError
@@ -72,11 +75,21 @@ class Personalization:
         self.epochs = sorted({0, *self.epochs})
 
     def on_fit_start(self, federation: Federation) -> None:
-        """Raise a UserError for a prediction of classes, such as a vote, where there are none."""
+        """Raise a UserError if classes are to be predicted, but there are none or no scores."""
         if federation.algorithm.predict is not from_logits and not self.test.classes:
             raise UserError(
                 "clients' own models predict classes in this method, but the targets are none: "
                 "choose another method, or leave out --finetune-epochs"
+            )
+        if not self.test.classes:
+            return
+        module, first = federation.load_global(), torch.arange(1, device=self.test.device)
+        with torch.no_grad(), seeded_rng(0, federation.w.device):
+            out = scores_of(call(module, self.test.inputs(first)))
+        if not isinstance(out, Tensor):
+            raise UserError(
+                f"the forward of {class_name(module)} gives its step no scores of classes for "
+                "fine-tuned clients: call self(x) in it, or leave out --finetune-epochs"
             )
 
     def on_fit_end(self, federation: Federation) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -88,8 +89,15 @@ def cross_entropy(out: Any, y: Tensor) -> Tensor:
 
 
 def is_cross_entropy(loss: object) -> bool:
-    """Whether a loss is `cross_entropy` or PyTorch's, so that integers are classes."""
-    return isinstance(loss, nn.CrossEntropyLoss) or loss in (cross_entropy, F.cross_entropy)
+    """Whether a loss is `cross_entropy`, PyTorch's, or its `nll_loss`: integers are classes."""
+    bare = loss.func if isinstance(loss, partial) else loss
+    known = cross_entropy, F.cross_entropy, F.nll_loss
+    return isinstance(bare, nn.CrossEntropyLoss | nn.NLLLoss) or bare in known
+
+
+def option(loss: object, name: str, default: Any) -> Any:
+    """An option of a loss that is a module or a partial function."""
+    return getattr(loss, "keywords", {}).get(name, getattr(loss, name, default))
 
 
 def counted(loss: object, y: Any) -> Tensor | int:
@@ -104,8 +112,8 @@ def counted(loss: object, y: Any) -> Tensor | int:
         return rows
     if isinstance(loss, LabelsLoss) and loss.shifted and y.ndim > 1:
         y = y[:, 1:]
-    counts = y != getattr(loss, "ignore_index", IGNORED)
-    weight = getattr(loss, "weight", None)
+    counts = y != option(loss, "ignore_index", IGNORED)
+    weight = option(loss, "weight", None)
     each = counts if weight is None else weight[y.where(counts, 0)] * counts
     return each.sum().double() / (y.numel() // rows)
 

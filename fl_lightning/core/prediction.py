@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 from fl_lightning.core.constraints import PositiveFloat, PositiveInt, UnitInterval, check
@@ -100,7 +101,7 @@ class NearestNeighbors:
             return own.look(tree_map(lambda rows: rows[index], own.x))[0]
 
         stored = torch.cat([*map(features, kept.split(100))])
-        votes_for = torch.nn.functional.one_hot(own.y[kept], own.classes).to(stored)
+        votes_for = F.one_hot(own.y[kept], own.classes).to(stored)
 
         def scores(x: Any) -> Tensor:
             features, logits = own.look(x)
@@ -109,6 +110,9 @@ class NearestNeighbors:
             scale = features.shape[1] * self.scale
             nearness = torch.exp((near[:, :1] - near) / scale)  # the nearest counts 1
             votes = (nearness[..., None] * votes_for[index]).sum(1) / nearness.sum(1, keepdim=True)
+            if logits.shape[1] == 1:  # of class 1 of two
+                logits = F.pad(logits, (1, 0))
+            votes = F.pad(votes, (0, logits.shape[1] - votes.shape[1]))  # or more outputs
             model = logits if self.logits else logits.softmax(1)
             return self.mix * votes + (1 - self.mix) * model
 

@@ -47,8 +47,11 @@ class CropFlip:
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise a UserError unless samples of this shape can be augmented."""
-        if len(shape) != 3:
-            raise UserError(f"augmentation is for images, but samples have shape {shape}")
+        if len(shape) != 3 or shape[2] < min(shape[:2]):  # or channels last
+            raise UserError(
+                "augmentation is for images (channels, height, width), but samples have shape "
+                f"{shape}: reorder the axes, or do without"
+            )
         if self.mode == "reflect" and self.padding >= min(shape[1:]):
             raise UserError(
                 f"images of {shape[1]}x{shape[2]} pixels are too small to reflect "

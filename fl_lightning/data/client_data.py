@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from fl_lightning.core.constraints import PositiveFloat, PositiveInt, check
 from fl_lightning.core.device import to_device_async
@@ -151,6 +151,12 @@ class ClientData:
         self.partition.check_none_is_empty("samples", fix)
         if self.augment:
             self.augment.check_shape(self.dataset.shape)
+            first, *others = tree_leaves((self.dataset.x, self.dataset.y))
+            if any(t.shape[1:][-2:] == first.shape[2:] for t in others):
+                raise UserError(
+                    "augmentation moves the first images of a row alone, but others, such as "
+                    "masks, have the same height and width: augment in the training step"
+                )
 
     def lasting(self, epochs: float) -> "ClientData":
         """The same clients, with visits of this many epochs."""

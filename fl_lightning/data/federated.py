@@ -118,7 +118,7 @@ class FederatedData:
         self.partition, held = hold_out_of_clients(before, fraction / self._left, seed)
         self._left -= fraction
         if not len(held):
-            raise UserError(f"{part} is too small a fraction: it takes no row of any client")
+            raise UserError(f"{part} = {fraction} takes no row: give more, or clients of more rows")
         self.parts[part] = owners_of_held(before, held)
         return at(self.train, held)
 

@@ -203,6 +203,12 @@ def _decode(paths: Sequence[Path], size: int | None, crop: float) -> Tensor:
     with ThreadPoolExecutor() as pool:
         for _ in pool.map(decode, torch.arange(len(paths)).split(64)):
             pass
+    if (most := int(x.max())) < 64:
+        warnings.warn(
+            f"no pixel is above {most} of 255: images of 16 bits that use fewer lose gray levels, "
+            "so scale them to 16 bits before",
+            stacklevel=2,
+        )
     return x
 
 

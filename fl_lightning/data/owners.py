@@ -94,16 +94,17 @@ def _from_owners(owners: Any, rows: int) -> tuple[Partition, Sequence[object]]:
 
     if isinstance(owners, str | bytes | Mapping | Set) or not hasattr(owners, "__len__"):
         raise UserError(f"clients is {owners!r:.60}: {FORMS}")
-    if isinstance(owners, Tensor):
-        owners = owners.cpu().numpy()
+    if np.ma.is_masked(owners):
+        owners = pandas.Series(owners)  # in which masked values are missing
     elif not hasattr(owners, "dtype"):
         owners = pandas.Series([o.item() if isinstance(o, Tensor) else o for o in owners])
     if len(owners) != rows or getattr(owners, "ndim", 1) != 1:
         shape = tuple(getattr(owners, "shape", (len(owners),)))
         raise UserError(f"clients has shape {shape} for {rows:,} rows: give one owner for each row")
     try:
+        owners = owners.numpy(force=True) if isinstance(owners, Tensor) else owners
         codes, names = pandas.factorize(owners, sort=True)
-    except (TypeError, ValueError) as error:  # dictionaries, numbers in another byte order
+    except (TypeError, ValueError) as error:  # dictionaries, another byte order, bfloat16, sparse
         raise UserError(
             f"clients cannot be sorted ({error}): give a number or a text for each row"
         ) from error

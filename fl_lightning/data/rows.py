@@ -144,7 +144,7 @@ def tensors(raw: Any, name: str) -> Any:
             fix = "give its data set; the batch size is an option of the trainer"
         raise UserError(f"{name} is a {type(raw).__name__}, not a tensor: {fix}")
     if isinstance(raw, Tensor):
-        column = raw.detach().cpu()
+        column = raw.detach().cpu().resolve_conj().resolve_neg()  # whose bytes can be read
     elif _is_text(raw):
         raise UserError(
             f"{name} holds texts: leave it out, or turn it into numbers "

@@ -95,7 +95,8 @@ class FineTuning:
             record_activations(self.module, (self.head,)) as activations,
         ):
             out = scores_of(call(self.module, x))
-        return activations[self.head][0].flatten(1).float(), out.float()
+        scores = out.float().reshape(len(out), -1)  # also of one score a sample, (n,)
+        return activations[self.head][0].flatten(1).float(), scores
 
     def _initial(self, client: int) -> tuple[Tensor, Buffers]:
         """The client's model before fine-tuning: a vector of the whole model, and buffers."""

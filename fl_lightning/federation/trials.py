@@ -16,6 +16,7 @@ from fl_lightning.core.losses import (
     cross_entropy,
     is_cross_entropy,
     one_number,
+    option,
     scores_of,
 )
 from fl_lightning.core.network import arguments, class_name, tied
@@ -186,7 +187,7 @@ def _check_scores(module: nn.Module, out: object, training: bool) -> None:
 
 def _check_classes(loss: TaskLoss, out: Any, data: DeviceDataset, module: nn.Module) -> None:
     """Raise a ModelError unless the outputs have a class for each target that counts."""
-    y, ignored = data.y, getattr(loss, "ignore_index", IGNORED)
+    y, ignored = data.y, option(loss, "ignore_index", IGNORED)
     if not isinstance(y, Tensor) or y.dtype != torch.int64 or getattr(out, "ndim", 0) < 2:
         return  # which the loss refuses
     outputs = out.shape[-1 if loss is cross_entropy else 1]
@@ -206,19 +207,18 @@ def _checked_loss(loss: TaskLoss, out: Any, y: Any, module: nn.Module) -> Tensor
         ModelError: If it cannot be computed, is no mean, or broadcasts outputs and targets.
     """
     name = getattr(loss, "__name__", type(loss).__name__)
-    of_partial = getattr(loss, "keywords", {}).get("reduction", "mean")
-    if (reduction := getattr(loss, "reduction", of_partial)) != "mean":
+    if (reduction := option(loss, "reduction", "mean")) != "mean":
         raise ModelError(f"{name} has the reduction {reduction!r}: give reduction='mean'")
+    whole = isinstance(y, Tensor) and not y.is_floating_point() and y.dtype != torch.int64
     try:
+        if is_cross_entropy(loss) and whole:  # of uint8, which PyTorch takes, -100 would be 156
+            raise TypeError("classes are int64, as y.long() makes them")
         returned = loss(out, y)
     except ModelError:
         raise
     except Exception as error:
         kinds = ", ".join(f"{t.dtype} of shape {tuple(t.shape)}" for t in tree_leaves(y))
         fix = "choose another loss, such as mse, or other targets"
-        whole = isinstance(y, Tensor) and not y.is_floating_point() and y.dtype != torch.int64
-        if is_cross_entropy(loss) and whole:
-            fix = "classes are int64, as y.long() makes them"
         raise ModelError(
             f"the loss {name} cannot compare the output of {class_name(module)} with two "
             f"targets, {kinds} ({first_sentence(error)}): {fix}"

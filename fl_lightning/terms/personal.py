@@ -1,6 +1,6 @@
 """Terms that give each client a personal model."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,3 +137,11 @@ class Alternate(Term):
         first = (v.k < (self.share * v.steps).round().clamp(max=v.steps - 1)).to(w)
         v.k = v.k + 1
         return oracle(w) * (first * mask + (1 - first) * (1 - mask))
+
+    def summary_lines(self, first: View, last: View) -> Iterator[str]:
+        steps = round(float(first.steps))
+        if self.share > 0 and min(round(self.share * steps), steps - 1) < 1:
+            yield (
+                f"visits (local steps: {steps}) are too short to train the {self.part}, which "
+                "stays as it was drawn: take more local steps"
+            )

@@ -1,7 +1,7 @@
 """A LightningModule as a task, and the task of any module."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,12 +114,12 @@ class LightningTask(Task):
     def dataset(self, data: FederatedData, part: str = "train") -> DeviceDataset:
         """The rows of a part, which the module gets as one batch."""
         rows, classes = self._rows(data, part), tuple[str, ...]()
-        try:
-            y, classes = data.divided(rows)[1], self._classes(data)
-        except UserError:  # no target is named: only methods that look at labels need it
-            y = torch.zeros(len(tree_leaves(rows)[0]))
-        image = isinstance(y, Tensor) and y.dtype == torch.uint8 and y.ndim == 4
-        if image and y is not tree_leaves(rows)[0]:
+        y: Any = torch.zeros(len(tree_leaves(rows)[0]))
+        with suppress(UserError):  # no target is named: only methods that look at labels need it
+            x, target = data.divided(rows)
+            if target is not x:  # a lone tensor has no target beside it
+                y, classes = target, self._classes(data)
+        if isinstance(y, Tensor) and y.dtype == torch.uint8 and y.ndim == 4:
             raise UserError(
                 f"the target of {part} has the type of images, uint8 {tuple(y.shape)}, which reach "
                 "the model from 0 to 1: give int64 for classes, or floating numbers"

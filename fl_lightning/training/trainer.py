@@ -46,7 +46,7 @@ class FederatedTrainer:
             own.
         metrics: Of a plain module: names of `fl_lightning.callbacks.metrics.METRICS`, or
             torchmetrics objects by name. The first chooses the best model.
-        augment: Augmentation of training images.
+        augment: Augmentation of images (n, channels, height, width), the first tensor of a row.
         callbacks: Objects with the hooks that `fl_lightning.callbacks` describes; or classes of
             them, such as `fl.callbacks.ClientScores`, which get the parts of the run they take.
         loggers: Further loggers of Fabric.

@@ -1,6 +1,7 @@
 """Scores of the global model on each client's own test rows."""
 
 from functools import partial
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -171,10 +172,25 @@ def area(p: torch.Tensor, y: torch.Tensor) -> float:
     return sum(areas) / len(areas) if areas else float("nan")
 
 
-def test_a_client_with_one_test_row_has_no_r2():
-    x = torch.arange(12.0)[:, None]
-    given = fl.FederatedData((x, 2 * x), test=0.25, clients=[0] * 8 + [1] * 4)
-    assert given.parts["test"].sizes.tolist() == [2, 1]
-    trainer = fl.FederatedTrainer(loss="mse", metrics=["r2"])
-    scores = trainer.test(nn.Linear(1, 1), given, per_client=True)["test/r2"]
-    assert scores.isna().tolist() == [False, True]
+@pytest.mark.parametrize(("size", "origin"), [(1.0, 0.0), (1.0, 2e4), (1e-4, 0.0)])
+def test_r2_of_clients_whatever_the_unit_of_their_targets(size: float, origin: float):
+    """One row, or rows of equal targets, define none."""
+    x, y = torch.arange(20.0)[:, None], (torch.arange(20.0) % 7).where(torch.arange(20) < 12, 3.0)
+    y = (origin + size * y)[:, None].double()
+    owners = [0] * 8 + [1] * 4 + [2] * 8
+    given = fl.FederatedData((x.double(), y), test=0.25, clients=owners)
+    assert given.parts["test"].sizes.tolist() == [2, 1, 2]
+    trainer, module = fl.FederatedTrainer(loss="mse", metrics=["r2"]), nn.Linear(1, 1).double()
+    scores = trainer.test(module, given, per_client=True)["test/r2"].tolist()
+    (x, y), mine = given.test, given.parts["test"][0]
+    off, spread = (y - module(x))[mine], y[mine] - y[mine].mean()
+    assert scores[0] == pytest.approx(1 - (off.square().sum() / spread.square().sum()).item())
+    assert isnan(scores[1])
+    assert isnan(scores[2])
+
+
+def test_f1_is_not_defined_where_class_1_is_neither_there_nor_predicted():
+    metrics = make_metrics(["f1"], 2, torch.device("cpu"))
+    for y, expected in ((0, nan), (1, 0.0)):
+        update(metrics.values(), torch.tensor([[1.0, 0.0]]), torch.tensor([y]))
+        assert results(metrics)["f1"] == pytest.approx(expected, nan_ok=True)

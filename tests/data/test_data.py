@@ -211,6 +211,23 @@ def test_impossible_client_data_is_refused(lists: list, options: dict, message: 
         ClientData(images(12), Partition.from_lists(lists), **options)
 
 
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        ((8, 6, 3), (), r"\(channels, height, width\), but .*\(8, 6, 3\)"),
+        ((16, 16, 13), (), r"\(16, 16, 13\)"),
+        ((8, 6), (), r"but samples have shape \(8, 6\)"),
+        ((3, 8, 6), (8, 6), "others, such as masks"),
+    ],
+)
+def test_augmentation_of_other_axes_or_without_the_masks_is_refused(
+    x: tuple, y: tuple, message: str
+):
+    data = DeviceDataset(torch.zeros(4, *x), torch.zeros(4, *y))
+    with pytest.raises(ValueError, match=message):
+        ClientData(data, Partition.from_lists([range(4)]), augment=CropFlip())
+
+
 def test_lists_in_the_place_of_a_partition_are_refused():
     with pytest.raises(ValueError, match="partition is a list: give a Partition"):
         ClientData(images(12), [[0, 1], [2]])  # type: ignore[arg-type]

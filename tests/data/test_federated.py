@@ -104,6 +104,8 @@ def test_tensors_and_mapped_files_are_not_copied(tmp_path):
     data = FederatedData({"x": mapped, "y": Y}, clients=OWNERS)
     assert data.train["x"].data_ptr() == mapped.ctypes.data
     assert data.train["x"].equal(X)
+    view = FederatedData((torch.complex(X, X).conj(), Y), clients=OWNERS).train[0]
+    assert not view.is_conj(), "bytes of a conjugate view cannot be read"
 
 
 class Doubled(TensorDataset):
@@ -224,6 +226,8 @@ NAN[[3, 5], 1] = torch.nan
         ((X, Y), {"clients": OWNERS[:7]}, "7"),
         ((X, Y), {"clients": OWNERS.view(12, 2)}, "12, 2"),
         ((X, Y), {"clients": ["a", None] * 12}, "12 of 24"),
+        ((X, Y), {"clients": np.ma.masked_equal(OWNERS.numpy(), 1)}, "of 24 rows have no owner"),
+        ((X, Y), {"clients": OWNERS.bfloat16()}, "cannot be sorted"),
         ((X, Y), {"clients": [1, "1"] * 12}, "'1'"),
         ((X, Y), {"clients": [{}] * 24}, "dict"),
         ((X, Y), {"clients": OWNERS.numpy().astype(">i8")}, "clients cannot be sorted"),

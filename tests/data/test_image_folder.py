@@ -101,6 +101,10 @@ def test_gray_images_of_16_bits_are_scaled(name: str, tmp_path: Path):
         Image.fromarray(ramp).save(tmp_path / split / "gray" / name)
     train, _ = image_folder(tmp_path)
     assert train.x[0].flatten(1).tolist() == [[*range(256)]] * 3
+    Image.fromarray(ramp >> 4).save(tmp_path / "train/gray" / name)
+    Image.fromarray(ramp >> 4).save(tmp_path / "test/gray" / name)
+    with pytest.warns(UserWarning, match="no pixel is above 15 of 255"):
+        image_folder(tmp_path, cache=tmp_path / "of 12 bits")
     for kind in (np.float32, np.int32):
         Image.fromarray((ramp // 257).astype(kind)).save(tmp_path / "train/gray/other.tif")
         with pytest.raises(ValueError, match=r"other\.tif .*16 bits"):

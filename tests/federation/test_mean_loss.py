@@ -1,5 +1,7 @@
 """The mean loss over a data set and its derivatives."""
 
+from functools import partial
+
 import pytest
 import torch
 from analyzed import blobs, network
@@ -45,9 +47,14 @@ def test_batches_and_modes_do_not_matter_to_value_and_derivatives():
 
 WEIGHTED = nn.CrossEntropyLoss(torch.tensor([0.1, 1.0, 3.0]).double(), label_smoothing=0.1)
 LOSSES = nn.functional.cross_entropy, WEIGHTED, nn.CrossEntropyLoss(ignore_index=1)
+PARTIAL = partial(nn.functional.cross_entropy, weight=WEIGHTED.weight, ignore_index=-100)
 
 
-@pytest.mark.parametrize("of_batch", LOSSES, ids=["plain", "weighted", "another index"])
+@pytest.mark.parametrize(
+    "of_batch",
+    [*LOSSES, PARTIAL, nn.NLLLoss(WEIGHTED.weight)],
+    ids=["plain", "weighted", "another index", "options", "of log-probabilities"],
+)
 def test_targets_that_do_not_count_have_no_weight_in_the_mean(of_batch):
     """The first batch of four counts two targets, the second none, the third four."""
     module, x = nn.Linear(2, 3).double(), torch.randn(12, 2, dtype=torch.float64)

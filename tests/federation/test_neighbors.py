@@ -1,5 +1,6 @@
 """kNN-Per: the neighbors' vote on features made by hand."""
 
+from dataclasses import replace
 from math import exp
 
 import pytest
@@ -55,12 +56,18 @@ def test_far_from_every_sample_the_nearest_decides():
 
 
 @pytest.mark.parametrize(
-    ("logits", "own"), [(False, [1 / (1 + exp(1)), exp(1) / (1 + exp(1))]), (True, [0, 1])]
+    ("logits", "said"), [(False, [1 / (1 + exp(1)), exp(1) / (1 + exp(1))]), (True, [0, 1])]
 )
-def test_the_vote_is_mixed_with_the_models_probabilities_or_with_its_logits(logits, own):
+def test_the_vote_is_mixed_with_the_models_probabilities_or_with_its_logits(logits, said):
+    """Also where one output is of two classes, or outputs are more than the classes."""
     votes = [1 / (1 + NEAR), NEAR / (1 + NEAR)]
-    mixed = [0.25 * v + 0.75 * p for v, p in zip(votes, own, strict=True)]
-    assert vote(NearestNeighbors(2, mix=0.25, logits=logits), 0.0) == pytest.approx(mixed)
+    mixed = [0.25 * v + 0.75 * p for v, p in zip(votes, said, strict=True)]
+    knn = NearestNeighbors(2, mix=0.25, logits=logits)
+    assert vote(knn, 0.0) == pytest.approx(mixed)
+    one = replace(own(CLIENT.x, [0, 1, 1], vec(1.0)), classes=2)
+    assert vote(knn, 0.0, one) == pytest.approx(mixed)
+    three = replace(own(CLIENT.x, [0, 1, 1], vec(0.0, 1.0, -1e9)), classes=2)
+    assert vote(knn, 0.0, three)[:2] == pytest.approx(mixed)
 
 
 def test_a_store_of_limited_capacity_holds_that_many_samples_drawn_at_random_once():

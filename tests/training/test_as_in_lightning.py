@@ -59,9 +59,8 @@ def test_a_part_in_evaluation_mode_stays_so_as_in_a_trainer(capsys: pytest.Captu
 def test_a_module_of_lightning_trains() -> None:
     module = BoringModel()
     before = state(module)
-    data = fl.FederatedData(
-        torch.randn(40, 32), validation=torch.randn(8, 32), clients=owners((20, 20))
-    )
-    run = trainer().fit(module, data)
+    images = torch.randn(48, 1, 4, 32)
+    data = fl.FederatedData(images[:40], validation=images[40:], clients=owners((20, 20)))
+    run = trainer(augment=fl.CropFlip()).fit(module, data)
     assert distance(module, before) > 0.01
     assert run.scalars["train/loss"][2] < run.scalars["train/loss"][1]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from least_squares import regression
 from least_squares import rows as regression_rows
-from lightning_modules import rows, trainer
+from lightning_modules import Lit, rows, trainer
 from torch import nn
 
 import fl_lightning as fl
@@ -37,6 +37,16 @@ def test_votes_for_classes_are_refused_where_targets_are_numbers() -> None:
     with pytest.raises(fl.UserError, match=r"predict classes.* finetune_epochs"):
         fit.fit(module, given)
     assert module.state_dict() == before
+
+
+def test_a_step_that_does_not_call_forward_has_no_scores_of_classes() -> None:
+    class Inner(Lit):
+        def training_step(self, batch: Any, index: int) -> Any:
+            return nn.functional.cross_entropy(self.outer(self.inner(batch["x"])), batch["label"])
+
+    given = fl.FederatedData(rows(40), clients=[0, 1] * 20, test=0.2)
+    with pytest.raises(fl.UserError, match=r"of Inner .* call self\(x\)"):
+        trainer(finetune_epochs=[1], rounds=1).fit(Inner(norm=False), given)
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedbabu", "ditto"])

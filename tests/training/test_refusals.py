@@ -99,7 +99,7 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),
     "a mask that would be scaled": (
         lambda: trainer().fit(
-            Lit(), fl.FederatedData((IMAGES, IMAGES[:, :1].clone()), clients=[0, 1])
+            Lit(), fl.FederatedData({"y": IMAGES[:, :1].clone(), "x": IMAGES}, clients=[0, 1])
         ),
         ("uint8 (2, 1, 4, 4)", "int64"),
     ),
@@ -195,9 +195,9 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),
     "small numbers": (
         lambda: trainer().fit(
-            nn.Linear(5, 3), fl.FederatedData((X, COUNTS.int()), clients=owners())
+            nn.Linear(5, 3), fl.FederatedData((X, COUNTS.byte()), clients=owners())
         ),
-        ("torch.int32", "y.long()"),
+        ("torch.uint8", "y.long()"),
     ),
     "no tensor": (lambda: trainer(loss="mse").fit(Words(), numbers()), ("Words", "str")),
     "no parameters": (lambda: trainer(loss="mse").fit(nn.Identity(), numbers()), ("Identity",)),

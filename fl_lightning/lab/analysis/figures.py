@@ -1,6 +1,7 @@
 """Figures of analyses. Each draws the results of several runs, by label, on the same scale."""
 
 from collections.abc import Mapping
+from textwrap import fill
 from typing import Any
 
 import matplotlib as mpl
@@ -50,7 +51,7 @@ def surfaces(results: Mapping[str, Surface], axes_name: str = "direction") -> Fi
         loss = surface.loss.clamp(max=high).numpy()
         hill: Any = figure.add_subplot(2, len(results), column, projection="3d")
         hill.plot_surface(a, b, loss, cmap="viridis", vmin=low, vmax=high, linewidth=0)
-        hill.set(zlim=(low, high), title=label)
+        hill.set(zlim=(low, high), title=fill(label, 36))
         flat = figure.add_subplot(2, len(results), len(results) + column)
         filled = flat.contourf(a, b, loss, levels=levels, cmap="viridis")
         flat.contour(a, b, loss, levels=levels, colors="white", linewidths=0.4)
@@ -61,16 +62,17 @@ def surfaces(results: Mapping[str, Surface], axes_name: str = "direction") -> Fi
 
 
 def interpolation(result: Interpolation, first: str, second: str) -> Figure:
-    """Loss and accuracy on the line from one model to the other."""
+    """Loss and, of classes, accuracy on the line from one model to the other."""
     figure, (axes,) = _panels(1, width=5.6)
     places = result.places.numpy()
     axes.plot(places, result.loss.numpy(), color=COLORS[0])
     axes.set_xlabel(f"0: {first}\n1: {second}")
     axes.set_ylabel("loss", color=COLORS[0])
-    right = axes.twinx()
-    right.plot(places, result.accuracy.numpy(), "--", color=COLORS[1])
-    right.set_ylabel("accuracy", color=COLORS[1])
-    right.yaxis.set_major_formatter(PercentFormatter(1.0))
+    if not result.accuracy.isnan().all():
+        right = axes.twinx()
+        right.plot(places, result.accuracy.numpy(), "--", color=COLORS[1])
+        right.set_ylabel("accuracy", color=COLORS[1])
+        right.yaxis.set_major_formatter(PercentFormatter(1.0))
     for end in (0, 1):
         axes.axvline(end, color="gray", linewidth=0.8)
     return figure
@@ -85,7 +87,7 @@ def embeddings(results: Mapping[str, tuple[Tensor, Tensor]], classes: tuple[str,
             axes.scatter(*plane[y == k].T.numpy(), s=5, color=colors[k], linewidths=0)
             for k in range(len(classes))
         ]
-        axes.set(title=label, xticks=[], yticks=[])
+        axes.set(title=fill(label, 36), xticks=[], yticks=[])
     if len(classes) <= 20:
         style: dict[str, Any] = {"markerscale": 3, "frameon": False, "ncols": min(5, len(classes))}
         legend = figure.legend(keys, classes, loc="outside lower center", **style)
@@ -102,7 +104,7 @@ def confusions(results: Mapping[str, Tensor], classes: tuple[str, ...]) -> Figur
     for axes, (label, matrix) in zip(panels, results.items(), strict=True):
         shares = (matrix / matrix.sum(1, keepdim=True).clamp(min=1)).numpy()
         image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-        axes.set(title=label, xlabel="predicted")
+        axes.set(title=fill(label, 36), xlabel="predicted")
         if few:
             ticks = range(len(classes))
             axes.set_xticks(ticks, classes, rotation=90, parse_math=False)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.core.losses import scores_of
+from fl_lightning.core.network import call
 from fl_lightning.core.oracle import record_activations
 from fl_lightning.core.prediction import is_right, predicted
 from fl_lightning.core.vector import Layout
@@ -71,7 +73,8 @@ def predict(
     index = some_samples(len(data), samples).to(data.device)
     with evaluating(module), record_activations(module, (head,)) as activations:
         for x, _ in data.batches(index, batch_size):
-            logits.append(module(x).float().cpu())
+            out = scores_of(call(module, x))
+            logits.append(out.float().reshape(len(out), -1).cpu())
             features.append(activations[head][0].flatten(1).float().cpu())
     order = index.argsort().cpu()
     y = data.y[index].cpu()

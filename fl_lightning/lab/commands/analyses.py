@@ -15,7 +15,7 @@ from fl_lightning.callbacks.client_scores import TABLE
 from fl_lightning.cli.components import read_component
 from fl_lightning.core.constraints import PositiveInt, checked
 from fl_lightning.core.losses import TaskLoss
-from fl_lightning.data import DeviceDataset, matched_test_split
+from fl_lightning.data import DeviceDataset, matched_test_split, own_test_split
 from fl_lightning.errors import UserError, nearest
 from fl_lightning.lab import analysis
 from fl_lightning.lab.analysis import figures
@@ -183,7 +183,7 @@ def interpolate(
         "barrier": line.barrier,
         "lowest accuracy between": 100 * float(line.accuracy[inside].min()),
     }
-    caption = f"mean loss and accuracy on {_samples(subjects, samples, split)}"
+    caption = f"mean loss and accuracy on {_samples(subjects, samples, split)} of the first run"
     draw = partial(figures.interpolation, line, first, second)
     return Result(DataFrame([row]), caption, draw)
 
@@ -234,11 +234,9 @@ def clients(subjects: Subjects, split: Split = "test", metric: str | None = None
         metric: A column of clients.csv, which --callback client_scores writes, in its last round;
             none for the accuracy.
     """
-    found = {
-        label: _accuracy_by_client(s, split) if metric is None else _recorded_by_client(s, metric)
-        for label, s in subjects.items()
-    }
-    name = metric or "accuracy"
+    made = {label: _scores_by_client(s, metric) for label, s in subjects.items()}
+    found = {label: scores for label, (scores, _) in made.items()}
+    which, name = sorted({which for _, which in made.values()}), metric or "accuracy"
     unit, rows = 100 if metric is None or "accuracy" in metric else 1, {}
     for label, scores in found.items():
         values = Series(unit * scores).dropna()
@@ -253,9 +251,7 @@ def clients(subjects: Subjects, split: Split = "test", metric: str | None = None
             "worst 10 %": spread["_worst10"],
             "highest": values.max(),
         }
-    which = "own training samples" if split == "train" else "test samples like its own"
-    which = which if metric is None else "its own test samples"
-    caption = f"{name} of the global model for each client on {which}"
+    caption = f"{name} of the global model for each client on {' or '.join(which)}"
     return Result(_by_run(rows), caption, partial(figures.client_histogram, found, name, unit))
 
 
@@ -273,14 +269,18 @@ def _recorded_by_client(subject: Subject, metric: str) -> Tensor:
     return torch.tensor(table[table["round"] == table["round"].max()][metric].to_numpy())
 
 
-def _accuracy_by_client(subject: Subject, split: Split) -> Tensor:
-    predictions = subject.predictions()
-    run, partition = subject.run, subject.run.partition()
-    if split == "test":
-        train, _ = run.data()
-        counts = partition.histogram(train.y, len(train.classes))
-        partition = matched_test_split(subject.data.y, counts, seed=run.config["seed"])
-    return predictions.accuracy_by_client(partition)
+def _scores_by_client(subject: Subject, metric: str | None) -> tuple[Tensor, str]:
+    if metric is not None:
+        return _recorded_by_client(subject, metric), "its own test samples"
+    predictions, partition = subject.predictions(), subject.run.partition()
+    train, test = subject.run.data()
+    if subject.split == "train":
+        return predictions.accuracy_by_client(partition), "own training samples"
+    if own := own_test_split(train, test, partition):
+        return predictions.accuracy_by_client(own), "its own test samples"
+    counts = partition.histogram(train.y, len(train.classes))
+    like = matched_test_split(test.y, counts, seed=subject.run.config["seed"])
+    return predictions.accuracy_by_client(like), "test samples like its own"
 
 
 def _classes(subjects: Subjects) -> tuple[str, ...]:

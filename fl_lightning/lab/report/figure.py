@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from fnmatch import filter as matching
 from itertools import cycle, product
-from math import ceil, nan
+from math import ceil, isnan, nan
 from textwrap import fill
 from typing import Any
 
@@ -39,7 +39,8 @@ def curves(comparison: Comparison, tag: str = "test/accuracy", smooth: int = 1) 
     Raises:
         UserError: If no run has recorded the tag.
     """
-    recorded = sorted({tag for run in comparison.runs for tag, of in run.scalars.items() if of})
+    every = [of for run in comparison.runs for of in run.scalars.items()]
+    recorded = sorted({tag for tag, of in every if not all(map(isnan, of.values()))})
     if not (tags := [tag] if tag in recorded else matching(recorded, tag)):
         raise UserError(f"no run has recorded {tag}: there are {', '.join(recorded)}")
     points, panels = [], comparison.column_names

@@ -6,8 +6,9 @@ from math import isnan
 import pytest
 import torch
 from analyzed import blobs, network
+from torch import Tensor, nn
 
-from fl_lightning.data import Partition
+from fl_lightning.data import DeviceDataset, Partition
 from fl_lightning.lab.analysis import embedding, figures, predict, silhouette
 
 
@@ -26,6 +27,21 @@ def test_predictions_are_those_of_evaluation_mode():
     assert not predict(module, data).right.any()
 
 
+def test_predictions_of_one_score_a_sample_from_several_inputs():
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 1)
+
+        def forward(self, a: Tensor, b: Tensor) -> Tensor:
+            return self.layer(a + b).flatten()
+
+    module, x, y = Sum(), torch.randn(2, 8, 3), torch.arange(8) % 2
+    seen = predict(module, DeviceDataset((x[0], x[1]), y, ("a", "b")), batch_size=5)
+    assert torch.equal(seen.predicted, (module(*x) > 0).long())
+    assert torch.equal(seen.confusion().sum(1), y.bincount())
+
+
 def test_clients_are_scored_on_their_samples():
     module, data = network(), blobs()
     seen = predict(module, data)
@@ -42,7 +58,9 @@ def test_figures_show_each_class_by_its_name(tmp_path):
     plane, y = torch.eye(2), torch.arange(2)
     features = figures.embeddings({"run": (plane, y)}, names)
     assert [text.get_text() for text in features.legends[0].get_texts()] == [*names]
-    for figure in (features, figures.confusions({"run": torch.eye(2)}, names)):
+    matrices = figures.confusions({"a run, " * 9: torch.eye(2)}, names)
+    assert "\n" in matrices.axes[0].get_title()
+    for figure in (features, matrices):
         figure.save(tmp_path / "classes.png")
 
 

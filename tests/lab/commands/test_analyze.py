@@ -85,6 +85,20 @@ def test_clients_are_summed_up_over_all_of_them(runs, capsys):
     assert float(shown["worst 10 %"]) == pytest.approx(100 * own.min())
 
 
+def test_clients_are_scored_on_their_own_test_samples_where_owners_are_known(runs, monkeypatch):
+    run, names = Run.read(runs / "0"), tuple("abcde")
+    (train, test), owners = run.data(), torch.arange(360) % 4  # the last client has none
+    train = replace(train, domains=run.partition().owners(), domain_names=names)
+    owned = train, replace(test, domains=owners, domain_names=names)
+    monkeypatch.setattr(Run, "data", lambda run: owned)
+    result, right = clients({"run": Subject(run, "test", "cpu")}), predict(run.model(), test).right
+    own = Series([100 * right[owners == k].double().mean().item() for k in range(4)])
+    assert result.numbers[["clients", "mean", "lowest"]].values.tolist() == [
+        ["4", pytest.approx(own.mean()), pytest.approx(own.min())]
+    ]
+    assert result.caption.endswith("its own test samples")
+
+
 def test_a_damaged_record_of_what_was_chosen_is_one_sentence(runs, tmp_path, sentence):
     damaged = copytree(runs / "0", tmp_path / "run") / "environment.yaml"
     damaged.write_text("{")
@@ -137,7 +151,8 @@ def test_a_table_of_numbers_is_analyzed_by_its_own_loss_and_recorded_scores(tmp_
     subject = Subject(run, "test", "cpu")
     loss = subject.loss(None)
     assert loss(loss.weights).item() == pytest.approx(run.scalars["test/loss"][2], rel=1e-5)
-    line = interpolate({"run": subject, "again": subject}, split="test", points=3).numbers
+    line, _, draw = interpolate({"run": subject, "again": subject}, split="test", points=3)
+    assert [axes.get_ylabel() for axes in draw().axes] == ["loss"]  # there is no accuracy
     assert line["highest between"].item() == pytest.approx(run.scalars["test/loss"][2], rel=1e-5)
     other = replace(run, config=Config({**run.config, "loss": "cross_entropy"}))
     with pytest.raises(UserError, match="different losses"):

@@ -76,6 +76,9 @@ def test_a_pattern_draws_a_line_for_each_scalar_that_matches(tmp_path):
     assert drawn(figure) == [[[2, 2], [1, 1]]]
     with pytest.raises(ValueError, match=r"no run has recorded comm/x\*"):
         curves(compared(tmp_path), "comm/x*")
+    undefined = run(tmp_path / "undefined" / "a", [nan, nan]).parent
+    with pytest.raises(ValueError, match="no run has recorded test/accuracy"):
+        curves(compared(undefined))
 
 
 def test_a_name_with_brackets_is_no_pattern(tmp_path):
