@@ -128,6 +128,12 @@ class Config(dict[str, Any]):
         return source in FOLDER_SOURCES or ":" in source
 
 
+def folders_of_runs(within: Path) -> list[Path]:
+    """The folders in a folder that hold the options of a run, also in those that it links to."""
+    links = (path for path in within.rglob("*/") if path.is_symlink())  # which rglob leaves out
+    return sorted({f.parent for place in (within, *links) for f in place.rglob("config.yaml")})
+
+
 def plain(value: Any) -> Any:
     """A value in the types that YAML has."""
     if isinstance(value, Mapping):

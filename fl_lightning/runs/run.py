@@ -18,7 +18,7 @@ from fl_lightning.data import Partition, hold_out, hold_out_of_clients
 from fl_lightning.data.dataset import TrainTest
 from fl_lightning.errors import UserError, first_sentence
 from fl_lightning.runs.chosen import Chosen, build_data, build_model, find_chosen
-from fl_lightning.runs.config import Config
+from fl_lightning.runs.config import Config, folders_of_runs
 from fl_lightning.runs.config_yaml import load
 from fl_lightning.runs.scalars import Scalars, read_scalars
 
@@ -275,11 +275,10 @@ def load_runs(
     """
     paths = dict[Path, Path]()
     for folder in map(Path, folders):
-        found = [file.parent for file in folder.rglob("config.yaml")]
-        found = sorted((p for p in found if (p / "metrics.csv").is_file()), key=_natural)
+        found = [path for path in folders_of_runs(folder) if (path / "metrics.csv").is_file()]
         if not found:
             raise UserError(f"no run in {folder}: name a run's folder, or one that contains runs")
-        paths |= {path.resolve(): path for path in found}
+        paths |= {path.resolve(): path for path in sorted(found, key=_natural)}
     runs, reasons = list[Run](), list[str]()
     for path in paths.values():
         try:
