@@ -49,7 +49,7 @@ def test_what_an_option_does_decides_which_runs_are_the_same(change, effect):
             first.check_resumption(second)
 
 
-@pytest.mark.parametrize("source", ["image_folder", "mine.py:photos"])
+@pytest.mark.parametrize("source", ["image_folder", "text_folder", "mine.py:photos", "a recipe's"])
 def test_another_folder_of_own_data_is_another_run_but_may_move(source):
     before, now = (Config(BEFORE, data=source, data_dir=folder) for folder in ("a", "b"))
     assert before.differences(now, NUMBERS, EXTENT) == ["data_dir"]

@@ -122,6 +122,7 @@ def test_a_recipe_may_need_an_option_that_the_table_gives(tmp_path):
     table, recipe = TableFile.read(str(tmp_path / "table.yaml")), ROOT / "recipes/tabular.py"
     [job] = plan(table, recipe, tmp_path / "runs")
     assert job.config["data.target"] == "y"
+    assert job.config["data_dir"] == "data", "it is not read, and does not tell runs apart"
 
 
 def test_what_the_program_fills_in_does_not_tell_runs_apart(tmp_path):
