@@ -111,7 +111,7 @@ class Config(dict[str, Any]):
     def check_resumption(self, now: "Config") -> None:
         """Raise a UserError that names the options in which a resumed run may not differ."""
         kept = [NUMBERS, *([ROUNDING] if now["deterministic"] else [])]
-        changed = [name for name in self.differences(now, *kept) if name != "code"]
+        changed = [name for name in self.differences(now, *kept) if not now._may_have_moved(name)]
         if changed:
             which = ", ".join(f"{k} was {self.get(k)} and is now {now.get(k)}" for k in changed)
             raise UserError(
@@ -123,6 +123,11 @@ class Config(dict[str, Any]):
         if name == "data_dir" and self._has_own_folder:
             return EXTENT  # another folder, other data; but a resumed run's may have moved
         return EFFECTS.get(name.partition(".")[0], NUMBERS)
+
+    def _may_have_moved(self, name: str) -> bool:
+        """Whether it is code, or a file of data, whose content the checkpoint tells apart."""
+        of_data = name.startswith(("data.", "partition.")) and Path(str(self.get(name))).is_file()
+        return of_data or name == "code"
 
     @property
     def _has_own_folder(self) -> bool:
