@@ -49,9 +49,9 @@ def second(
     return f"second {hidden} {first_participation}"
 
 
-def needy(word: str) -> str:
+def needy(word: Path | str) -> str:
     """Needs a word."""
-    return word
+    return str(word)
 
 
 FUNCTIONS = {"first": first, "second": second, "needy": needy}
