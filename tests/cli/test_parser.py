@@ -108,12 +108,14 @@ def test_a_user_defined_function_needs_no_annotations_and_may_import_its_neighbo
 def test_files_of_several_folders_import_their_own_neighbors(tmp_path):
     made = []
     for folder in ("one", "two"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "same_neighbor.py").write_text(f"name = {folder!r}\n")
-        own = tmp_path / folder / "own.py"
-        own.write_text("from same_neighbor import name\n\ndef mine():\n    return name\n")
+        (tmp_path / folder / "same_package").mkdir(parents=True)
+        for module in "same_neighbor", "same_package/part":
+            (tmp_path / folder / f"{module}.py").write_text(f"name = {folder!r}\n")
+        own, lines = tmp_path / folder / "own.py", ["import same_neighbor, same_package.part"]
+        lines += ["def mine(a=same_neighbor.name, b=same_package.part.name): return a + b"]
+        own.write_text("\n".join(lines))
         made.append(parse("--algorithm", f"{own}:mine")[1]["algorithm"]())
-    assert made == ["one", "two"]
+    assert made == ["oneone", "twotwo"]
 
 
 def test_the_options_that_a_command_line_names():

@@ -11,6 +11,8 @@ from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
 from fl_lightning.lab import report
 from fl_lightning.models import mlp
+from fl_lightning.runs.chosen import find_chosen
+from fl_lightning.runs.code import copy_of
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.config_yaml import load
 from fl_lightning.runs.run import Run
@@ -120,6 +122,18 @@ def test_user_files_are_used_as_they_were(own, change, monkeypatch, tmp_path):
     run = Run.read(tmp_path / "run")
     assert run.data()[0].shape == (1, 3, 3)
     assert run.model()[1].in_features == 9
+
+
+def test_each_run_imports_its_own_neighbor(tmp_path, monkeypatch):
+    """Of runs that are analyzed together, between which the user has edited it."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in "ab":
+        copy = tmp_path / name / copy_of(Path("own.py"))
+        copy.parent.mkdir(parents=True)
+        copy.with_name("edited.py").write_text(f"name = {name!r}")
+        copy.write_text("from edited import name\n\ndef mine():\n    return name\n")
+        made = {"directory": str(tmp_path), "functions": {"model": "own.py:mine"}}
+        assert find_chosen("model", {"model": "own.py:mine"}, made, tmp_path / name)() == name
 
 
 def test_functions_of_a_recipe_are_found(own, monkeypatch):
