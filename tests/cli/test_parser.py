@@ -10,7 +10,7 @@ import pytest
 
 from fl_lightning.cli import parser
 from fl_lightning.cli.arguments import ArgumentParser
-from fl_lightning.cli.argv import given
+from fl_lightning.cli.argv import given, with_resumed_options
 from fl_lightning.cli.choices import Choice
 from fl_lightning.cli.recipes import recipes
 from fl_lightning.runs.chosen import Chosen
@@ -121,6 +121,13 @@ def test_files_of_several_folders_import_their_own_neighbors(tmp_path):
 def test_the_options_that_a_command_line_names():
     argv = "--run_dir", "x", "--algorithm.first-participation=skip", "--resume", "--lr", "-1"
     assert given(argv) == {"run_dir", "algorithm.first_participation", "resume", "lr"}
+
+
+def test_a_resumed_run_may_lie_in_a_folder_that_begins_with_a_hyphen(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("-3").mkdir()
+    Path("-3/config.yaml").write_text("rounds: 7\n")
+    assert parse(*with_resumed_options(["--run-dir=-3", "--resume"]))[0]["rounds"] == 7
 
 
 def test_help_shows_the_chosen_function_first_and_one_group_of_options(capsys):
