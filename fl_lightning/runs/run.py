@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from html import escape
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -182,10 +183,10 @@ class Run:
             state = torch.load(file, map_location="cpu", weights_only=True)
             inner = uncompiled(model)
             inner.load_state_dict(state if round is None else _of_checkpoint(state, inner))
-        except RuntimeError as error:
+        except (RuntimeError, OSError, EOFError, UnpicklingError) as error:
             raise UserError(
-                f"{file} does not fit the model {name} ({first_sentence(error)}): "
-                "its code has changed since, or the data have other sizes or classes"
+                f"{file} does not fit the model {name} ({first_sentence(error)}): it is damaged, "
+                "the model's code has changed, or the data have other sizes or classes"
             ) from error
         return model.eval()
 

@@ -194,5 +194,13 @@ def test_a_missing_model_or_partition_is_named(trained, tmp_path):
             make()
 
 
+@pytest.mark.parametrize("size", [0, 5000])
+def test_a_model_that_was_not_copied_to_its_end_is_one_sentence(size, trained, tmp_path):
+    torn = (trained.path / "model.pt").read_bytes()[:size]
+    (tmp_path / "model.pt").write_bytes(torn)
+    with pytest.raises(ValueError, match=r"model\.pt does not fit .* it is damaged"):
+        Run(tmp_path, trained.config).model(torch.nn.Linear(1, 1))
+
+
 def test_another_folder_of_data_is_read(trained):
     assert Run.read(trained.path, data_dir="elsewhere").config["data_dir"].startswith("/")
