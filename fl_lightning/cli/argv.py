@@ -52,4 +52,4 @@ def with_resumed_options(argv: Sequence[str]) -> list[str]:
     folder, resume = last_value(flags, "--run-dir"), last_value(flags, "--resume", bare="true")
     config = Path(expanduser(folder or "")) / "config.yaml"
     begun = folder and (resume or "").lower() == "true" and config.is_file()
-    return ["--config", str(config), *argv] if begun else [*argv]
+    return [f"--config={config}", *argv] if begun else [*argv]

@@ -1,7 +1,6 @@
 """Options whose value is one of several functions: data, model, algorithm, partition and others."""
 
 import runpy
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from inspect import isfunction
@@ -16,6 +15,7 @@ from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.data import CropFlip, folder_sources, medmnist, row_sources, schemes, sources
 from fl_lightning.data.image_folder import domain_folder, image_folder
 from fl_lightning.errors import nearest
+from fl_lightning.runs.code import search_first
 from fl_lightning.runs.converters import is_option, with_curves
 
 SIZES = "inputs", "classes", "channels", "size", "vocabulary"
@@ -144,24 +144,10 @@ def find_function(
         exit_with_error(f"there is no {kind} {name!r}{near} (or name your own as file.py:function)")
     if not Path(path).is_file():
         exit_with_error(f"there is no file {path!r}: --{kind} takes file.py:function")
-    _search_first(Path(path).resolve().parent)
+    search_first(Path(path).resolve().parent)
     content = {n: f for n, f in runpy.run_path(path, run_name="own").items() if callable(f)}
     if not hasattr(content.get(function), "__name__"):  # a partial has no name or type hints
         defined = [n for n, f in content.items() if getattr(f, "__module__", "") == "own"]
         wrong = f"defines no function {function!r}" if function else "is a file: name its function"
         exit_with_error(f"{path} {wrong}{nearest(function, defined)}")
     return cast(Callable[..., Any], content[function])
-
-
-_searched = set[Path]()
-"""The folders of user-defined files so far."""
-
-
-def _search_first(folder: Path) -> None:
-    """Let a user's file import modules beside it, not those of equal name beside an earlier one."""
-    for name, module in [*sys.modules.items()]:
-        file = getattr(module, "__file__", None)
-        if name != "__main__" and file and Path(file).parent in _searched - {folder}:
-            del sys.modules[name]
-    _searched.add(folder)
-    sys.path.insert(0, str(folder))

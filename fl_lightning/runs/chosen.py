@@ -23,7 +23,7 @@ from fl_lightning.data import DeviceDataset, FederatedData
 from fl_lightning.data.dataset import TrainTest
 from fl_lightning.data.dataset import rows as count
 from fl_lightning.errors import UserError, first_sentence
-from fl_lightning.runs.code import copy_of
+from fl_lightning.runs.code import copy_of, search_first
 
 MOST_CLASSES = 2**18
 """As many as a vocabulary has. Higher numbers are amounts or times, and their names fill memory."""
@@ -230,11 +230,11 @@ def _import(place: str, environment: Mapping[str, Any], folder: Path) -> Callabl
     directory = Path(environment.get("directory", ""))
     original, copy = directory / where, folder / copy_of(Path(where))
     file = original if where.endswith(".py") and not _has_changed(original, copy) else copy
-    for of in (file, directory / environment.get("recipe", "")):  # they may import their neighbors
-        if (parent := str(of.resolve().parent)) not in sys.path:
-            sys.path.append(parent)
+    recipe = str((directory / environment.get("recipe", "")).resolve().parent)
+    sys.path += [] if recipe in sys.path else [recipe]  # it may import its neighbors
     if not where.endswith(".py"):
         return attrgetter(name)(import_module(where))
+    search_first(file.resolve().parent)
     return attrgetter(name)(SimpleNamespace(**_executed(file, file.read_text("utf-8"))))
 
 

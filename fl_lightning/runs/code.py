@@ -1,9 +1,11 @@
 """The user's code that a run uses: its files, their copies in the run's folder, and a digest."""
 
 import ast
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
+from types import ModuleType
 
 OWN = "own"
 """The folder of the copies, in the folder of the run."""
@@ -65,3 +67,24 @@ def _imported(file: Path, folder: Path) -> Iterator[Path]:
             for place in (start.joinpath(*words[: k + 1]) for k in range(len(words))):
                 either = place / "__init__.py", place.with_suffix(".py")
                 yield from [f for f in either if f.is_file() and f.is_relative_to(folder)][:1]
+
+
+_searched = set[Path]()
+"""The folders of user-defined files so far."""
+
+
+def search_first(folder: Path) -> None:
+    """Let a user's file import modules beside it, not those of equal name beside an earlier one."""
+    others, tops = _searched - {folder}, [name for name in sys.modules if "." not in name]
+    foreign = {name for name in tops if others & {*_places(sys.modules[name])}}
+    for name in [*sys.modules]:
+        if name.partition(".")[0] in foreign - {"__main__", "fl_lightning"}:
+            del sys.modules[name]
+    _searched.add(folder)
+    sys.path.insert(0, str(folder))
+
+
+def _places(module: ModuleType) -> list[Path]:
+    """The folders in which a module or package lies, which has no file without `__init__.py`."""
+    files = getattr(module, "__path__", None) or [getattr(module, "__file__", None)]
+    return [Path(file).parent for file in files if file]

@@ -3,11 +3,14 @@
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from inspect import Parameter, signature
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from fl_lightning.algorithms.registry import functions
 from fl_lightning.core.curves import Curve
 from fl_lightning.core.curves import read as read_curve
+from fl_lightning.data import folder_sources, medmnist, sources
 from fl_lightning.errors import UserError
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.code import OWN, copies, digest
@@ -21,8 +24,8 @@ PLACE = frozenset({"run_dir", "resume"})
 OF_SOME_ALGORITHMS = frozenset({"lr", "momentum", "weight_decay", "clip_norm"})
 """Options that a run lacks if its algorithm has a local optimizer of its own."""
 
-FOLDER_SOURCES = frozenset({"image_folder", "domain_folder"})
-"""Data sources whose data set is the folder itself; the others keep downloads there."""
+DOWNLOADED = frozenset(chain.from_iterable(map(functions, (sources, folder_sources, medmnist))))
+"""Data sources whose data set is the same in any folder; for others it is what the folder holds."""
 
 OF_PROGRAM = frozenset({"data", "model", "code", "precision"})
 """What runs of one program share beside the options that are marked so (`OfProgram`)."""
@@ -52,7 +55,7 @@ class Config(dict[str, Any]):
         general = {**vars(options), "precision": precision}
         kept = {k: v for k, v in general.items() if k not in PLACE and k not in unused}
         config = cls(plain(flat(parts | kept)))
-        if config._has_own_folder:
+        if config._has_own_folder and chosen["data"].wants("root"):
             config["data_dir"] = str(Path(config["data_dir"]).absolute())
         if files:
             config["code"] = digest(copies(files))
@@ -108,7 +111,7 @@ class Config(dict[str, Any]):
     def check_resumption(self, now: "Config") -> None:
         """Raise a UserError that names the options in which a resumed run may not differ."""
         kept = [NUMBERS, *([ROUNDING] if now["deterministic"] else [])]
-        changed = [name for name in self.differences(now, *kept) if name != "code"]
+        changed = [name for name in self.differences(now, *kept) if not now._may_have_moved(name)]
         if changed:
             which = ", ".join(f"{k} was {self.get(k)} and is now {now.get(k)}" for k in changed)
             raise UserError(
@@ -121,11 +124,21 @@ class Config(dict[str, Any]):
             return EXTENT  # another folder, other data; but a resumed run's may have moved
         return EFFECTS.get(name.partition(".")[0], NUMBERS)
 
+    def _may_have_moved(self, name: str) -> bool:
+        """Whether it is code, or a file of data, whose content the checkpoint tells apart."""
+        of_data = name.startswith(("data.", "partition.")) and Path(str(self.get(name))).is_file()
+        return of_data or name == "code"
+
     @property
     def _has_own_folder(self) -> bool:
-        """Whether the data set is a folder of the user's."""
-        source = str(self.get("data", ""))
-        return source in FOLDER_SOURCES or ":" in source
+        """Whether the data set may be a folder of the user's."""
+        return "data" in self and self["data"] not in DOWNLOADED
+
+
+def folders_of_runs(within: Path) -> list[Path]:
+    """The folders in a folder that hold the options of a run, also in those that it links to."""
+    links = (path for path in within.rglob("*/") if path.is_symlink())  # which rglob leaves out
+    return sorted({f.parent for place in (within, *links) for f in place.rglob("config.yaml")})
 
 
 def plain(value: Any) -> Any:

@@ -60,9 +60,10 @@ def with_curves(kind: Any) -> Any:
 
 
 def _plain_kinds(kind: Any) -> list[Any]:
-    """The kinds of a union without None and curves; of another kind itself."""
-    union = get_origin(kind) in (Union, types.UnionType)
-    return [a for a in (get_args(kind) if union else [kind]) if a not in (type(None), Curve)]
+    """The kinds of a union without None, curves, and text beside paths; of another kind itself."""
+    kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else [kind]
+    others = (type(None), Curve, *([str] if Path in kinds else []))
+    return [a for a in kinds if a not in others]
 
 
 def is_option(kind: Any) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from html import escape
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +19,7 @@ from fl_lightning.data import Partition, hold_out, hold_out_of_clients
 from fl_lightning.data.dataset import TrainTest
 from fl_lightning.errors import UserError, first_sentence
 from fl_lightning.runs.chosen import Chosen, build_data, build_model, find_chosen
-from fl_lightning.runs.config import Config
+from fl_lightning.runs.config import Config, folders_of_runs
 from fl_lightning.runs.config_yaml import load
 from fl_lightning.runs.scalars import Scalars, read_scalars
 
@@ -182,10 +183,10 @@ class Run:
             state = torch.load(file, map_location="cpu", weights_only=True)
             inner = uncompiled(model)
             inner.load_state_dict(state if round is None else _of_checkpoint(state, inner))
-        except RuntimeError as error:
+        except (RuntimeError, OSError, EOFError, UnpicklingError) as error:
             raise UserError(
-                f"{file} does not fit the model {name} ({first_sentence(error)}): "
-                "its code has changed since, or the data have other sizes or classes"
+                f"{file} does not fit the model {name} ({first_sentence(error)}): it is damaged, "
+                "the model's code has changed, or the data have other sizes or classes"
             ) from error
         return model.eval()
 
@@ -275,11 +276,10 @@ def load_runs(
     """
     paths = dict[Path, Path]()
     for folder in map(Path, folders):
-        found = [file.parent for file in folder.rglob("config.yaml")]
-        found = sorted((p for p in found if (p / "metrics.csv").is_file()), key=_natural)
+        found = [path for path in folders_of_runs(folder) if (path / "metrics.csv").is_file()]
         if not found:
             raise UserError(f"no run in {folder}: name a run's folder, or one that contains runs")
-        paths |= {path.resolve(): path for path in found}
+        paths |= {path.resolve(): path for path in sorted(found, key=_natural)}
     runs, reasons = list[Run](), list[str]()
     for path in paths.values():
         try:

@@ -10,7 +10,7 @@ import pytest
 
 from fl_lightning.cli import parser
 from fl_lightning.cli.arguments import ArgumentParser
-from fl_lightning.cli.argv import given
+from fl_lightning.cli.argv import given, with_resumed_options
 from fl_lightning.cli.choices import Choice
 from fl_lightning.cli.recipes import recipes
 from fl_lightning.runs.chosen import Chosen
@@ -49,9 +49,9 @@ def second(
     return f"second {hidden} {first_participation}"
 
 
-def needy(word: str) -> str:
+def needy(word: Path | str) -> str:
     """Needs a word."""
-    return word
+    return str(word)
 
 
 FUNCTIONS = {"first": first, "second": second, "needy": needy}
@@ -108,17 +108,26 @@ def test_a_user_defined_function_needs_no_annotations_and_may_import_its_neighbo
 def test_files_of_several_folders_import_their_own_neighbors(tmp_path):
     made = []
     for folder in ("one", "two"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "same_neighbor.py").write_text(f"name = {folder!r}\n")
-        own = tmp_path / folder / "own.py"
-        own.write_text("from same_neighbor import name\n\ndef mine():\n    return name\n")
+        (tmp_path / folder / "same_package").mkdir(parents=True)
+        for module in "same_neighbor", "same_package/part":
+            (tmp_path / folder / f"{module}.py").write_text(f"name = {folder!r}\n")
+        own, lines = tmp_path / folder / "own.py", ["import same_neighbor, same_package.part"]
+        lines += ["def mine(a=same_neighbor.name, b=same_package.part.name): return a + b"]
+        own.write_text("\n".join(lines))
         made.append(parse("--algorithm", f"{own}:mine")[1]["algorithm"]())
-    assert made == ["one", "two"]
+    assert made == ["oneone", "twotwo"]
 
 
 def test_the_options_that_a_command_line_names():
     argv = "--run_dir", "x", "--algorithm.first-participation=skip", "--resume", "--lr", "-1"
     assert given(argv) == {"run_dir", "algorithm.first_participation", "resume", "lr"}
+
+
+def test_a_resumed_run_may_lie_in_a_folder_that_begins_with_a_hyphen(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("-3").mkdir()
+    Path("-3/config.yaml").write_text("rounds: 7\n")
+    assert parse(*with_resumed_options(["--run-dir=-3", "--resume"]))[0]["rounds"] == 7
 
 
 def test_help_shows_the_chosen_function_first_and_one_group_of_options(capsys):

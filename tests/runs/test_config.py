@@ -1,6 +1,7 @@
 """The options of a run: what each does to it, and which runs are the same."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import jobs
@@ -49,11 +50,24 @@ def test_what_an_option_does_decides_which_runs_are_the_same(change, effect):
             first.check_resumption(second)
 
 
-@pytest.mark.parametrize("source", ["image_folder", "mine.py:photos"])
+@pytest.mark.parametrize("source", ["image_folder", "text_folder", "mine.py:photos", "a recipe's"])
 def test_another_folder_of_own_data_is_another_run_but_may_move(source):
     before, now = (Config(BEFORE, data=source, data_dir=folder) for folder in ("a", "b"))
     assert before.differences(now, NUMBERS, EXTENT) == ["data_dir"]
     before.check_resumption(now)
+
+
+def test_a_file_of_data_may_move_and_one_of_a_method_may_not(tmp_path):
+    """The content of data is compared with the checkpoint's."""
+    file = tmp_path / "moved"
+    for option, refused in ("data.file", False), ("algorithm.file", True):
+        before, now = (Config(BEFORE | {option: str(place)}) for place in ("gone", file))
+        file.touch()
+        with pytest.raises(ValueError, match=option) if refused else nullcontext():
+            before.check_resumption(now)
+        file.unlink()
+        with pytest.raises(ValueError, match=option):
+            before.check_resumption(now)
 
 
 def test_an_option_that_an_older_run_lacks_has_its_default(tmp_path):

@@ -11,6 +11,8 @@ from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
 from fl_lightning.lab import report
 from fl_lightning.models import mlp
+from fl_lightning.runs.chosen import find_chosen
+from fl_lightning.runs.code import copy_of
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.config_yaml import load
 from fl_lightning.runs.run import Run
@@ -122,6 +124,18 @@ def test_user_files_are_used_as_they_were(own, change, monkeypatch, tmp_path):
     assert run.model()[1].in_features == 9
 
 
+def test_each_run_imports_its_own_neighbor(tmp_path, monkeypatch):
+    """Of runs that are analyzed together, between which the user has edited it."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in "ab":
+        copy = tmp_path / name / copy_of(Path("own.py"))
+        copy.parent.mkdir(parents=True)
+        copy.with_name("edited.py").write_text(f"name = {name!r}")
+        copy.write_text("from edited import name\n\ndef mine():\n    return name\n")
+        made = {"directory": str(tmp_path), "functions": {"model": "own.py:mine"}}
+        assert find_chosen("model", {"model": "own.py:mine"}, made, tmp_path / name)() == name
+
+
 def test_functions_of_a_recipe_are_found(own, monkeypatch):
     (own / "recipe.py").write_text(RECIPE)
     monkeypatch.setattr(sys, "argv", ["code/recipe.py", "--run-dir", "run", *SHORT])
@@ -178,6 +192,14 @@ def test_a_missing_model_or_partition_is_named(trained, tmp_path):
     for make, name in ((empty.model, "model.pt"), (empty.partition, "partition-")):
         with pytest.raises(ValueError, match=name):
             make()
+
+
+@pytest.mark.parametrize("size", [0, 5000])
+def test_a_model_that_was_not_copied_to_its_end_is_one_sentence(size, trained, tmp_path):
+    torn = (trained.path / "model.pt").read_bytes()[:size]
+    (tmp_path / "model.pt").write_bytes(torn)
+    with pytest.raises(ValueError, match=r"model\.pt does not fit .* it is damaged"):
+        Run(tmp_path, trained.config).model(torch.nn.Linear(1, 1))
 
 
 def test_another_folder_of_data_is_read(trained):

@@ -18,7 +18,7 @@ from fl_lightning.core.programs import program_of
 from fl_lightning.lab.report.comparison import format_value
 from fl_lightning.lab.sweep.axes import joined
 from fl_lightning.lab.sweep.table_file import TableFile
-from fl_lightning.runs.config import Config, component_defaults
+from fl_lightning.runs.config import Config, component_defaults, folders_of_runs
 from fl_lightning.runs.config_yaml import flat
 from fl_lightning.runs.effect import EXTENT, NUMBERS
 from fl_lightning.runs.run import Run
@@ -106,7 +106,7 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
     Those in the folder `runs` with the options of a job are the job's.
     """
     jobs, by_results = list[Job](), dict[Hashable, Job]()
-    existing = {file.parent: _config(file.parent) for file in sorted(runs.rglob("config.yaml"))}
+    existing = {path: _config(path) for path in folders_of_runs(runs)}
     for (cell, line), seed in product(command_lines(table), table.seeds):
         argv = [*line, *further, "--seed", str(seed), "--devices", "1"]
         experiment = experiment_of(str(recipe), argv)

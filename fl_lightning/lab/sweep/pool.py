@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
+from itertools import chain
 from multiprocessing import forkserver, get_context, parent_process
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
@@ -29,6 +30,7 @@ from fl_lightning.distributed.signals import (
     on_parent_death,
     stop_on_signals,
 )
+from fl_lightning.errors import UserError
 from fl_lightning.lab.sweep.plan import Job
 from fl_lightning.lab.sweep.stacks import Stack, run_stack, unfinished
 
@@ -85,10 +87,20 @@ def run_all(
 
     Returns:
         The reasons of failures by the runs' folders, and the names of the signals.
+
+    Raises:
+        UserError: If the folder of the logs cannot be written.
     """
     total, free = sum(map(len, stacks)), [*slots]
     waiting = deque[Stack](left for stack in stacks if (left := unfinished(stack)))
     running, failures = dict[ForkServerProcess, tuple[Stack, Environment]](), dict[Path, str]()
+    for job in chain.from_iterable(waiting):
+        try:
+            job.logs.mkdir(parents=True, exist_ok=True)
+            job.log.touch()
+        except OSError as error:
+            reason = f"{job.logs} cannot be written ({error.strerror})"
+            raise UserError(f"{reason}: give a writable folder as --runs") from error
     finished, line, sent = total - sum(map(len, waiting)), "", 0
     with stop_on_signals(lambda: None, SIGNALS) as signals:
         while running or (waiting and not signals):
@@ -147,7 +159,6 @@ def _run(stack: Stack, environment: Environment, folder: str) -> None:
 
 def _log(job: Job) -> TextIO:
     """The file of what a run prints, once no other table makes this run."""
-    job.log.parent.mkdir(parents=True, exist_ok=True)
     file = job.log.open("a", buffering=1, encoding="utf-8")
     with suppress(OSError):  # of file systems without locks
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -54,6 +54,14 @@ def test_a_run_that_cannot_be_read_is_named_and_left_out(file, content, tmp_path
     assert runs["run"].tolist() == [str(tmp_path / "whole")]
 
 
+def test_runs_in_folders_that_are_links_are_found_once(tmp_path):
+    run(tmp_path / "disk/digits/a", [0.5], seed=0)
+    run(tmp_path / "runs/b", [0.6], seed=1)
+    for name, place in ("more", "../disk"), ("again", "more/digits"), ("loop", "."):
+        (tmp_path / "runs" / name).symlink_to(place)
+    assert report.load(tmp_path / "runs")["seed"].tolist() == [0, 1]
+
+
 def test_no_folders_is_one_sentence():
     with pytest.raises(ValueError, match="no folders"):
         report.load_runs([])

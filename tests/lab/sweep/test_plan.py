@@ -12,6 +12,7 @@ from fl_lightning.__main__ import main
 from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.lab.commands.table import TableOptions
 from fl_lightning.lab.sweep.plan import plan
+from fl_lightning.lab.sweep.pool import run_all
 from fl_lightning.lab.sweep.stacks import run_stack, stacked
 from fl_lightning.lab.sweep.table_file import TableFile
 
@@ -122,6 +123,7 @@ def test_a_recipe_may_need_an_option_that_the_table_gives(tmp_path):
     table, recipe = TableFile.read(str(tmp_path / "table.yaml")), ROOT / "recipes/tabular.py"
     [job] = plan(table, recipe, tmp_path / "runs")
     assert job.config["data.target"] == "y"
+    assert job.config["data_dir"] == "data", "it is not read, and does not tell runs apart"
 
 
 def test_what_the_program_fills_in_does_not_tell_runs_apart(tmp_path):
@@ -184,6 +186,12 @@ def test_a_run_of_another_table_in_the_folder_is_not_taken(planned):
     assert jobs[0].folder == others[0].folder
     finished(others[0], 0.5, 0.6)
     assert (jobs[0].state, others[0].state) == ("missing", "finished")
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(planned, tmp_path):
+    (tmp_path / "runs").touch()
+    with pytest.raises(ValueError, match="runs/logs cannot be written"):
+        run_all(stacked(planned(SMALL + METHODS), 1), [{}])
 
 
 def test_data_and_models_of_the_package_are_known_by_name_in_every_recipe(planned):
