@@ -76,9 +76,11 @@ def test_runs_that_cannot_be_stacked_train_alone(planned, tmp_path):
     jobs = planned(f"{SMALL}{method}local_steps: 1\naccelerator: cpu\n{rows}")
     with (tmp_path / "a").open("w") as a, (tmp_path / "b").open("w") as b:
         assert run_stack(jobs, [a, b]) == 0
-    assert [job.state for job in jobs] == ["finished"] * 2
-    for name in "ab":
-        assert "algorithm.beta 1.0 and 2.0" in (tmp_path / name).read_text()
+        assert [job.state for job in jobs] == ["finished"] * 2
+        said = [(tmp_path / name).read_text() for name in "ab"]
+        assert run_stack(jobs, [a, b]) == 0  # as of another command that has waited
+    assert all("algorithm.beta 1.0 and 2.0" in text for text in said)
+    assert [(tmp_path / name).read_text() for name in "ab"] == said
 
 
 def test_a_run_that_another_command_begins_meanwhile_keeps_its_folder(planned, monkeypatch):
