@@ -93,7 +93,9 @@ class Job:
         folder = ["--run-dir", str(self.folder)]
         if self.state == "missing":
             return [*self.argv, *folder]
-        return [*folder, "--resume", *self.further, "--devices", "1"]
+        # not what the folder says: a run that has diverged may go on as the table says now
+        now = ["--on-divergence", self.config["on_divergence"], "--devices", "1"]
+        return [*folder, "--resume", *self.further, *now]
 
     def run(self) -> None:
         """Begin or resume the run in this process."""

@@ -230,9 +230,11 @@ def test_runs_are_recognized_by_their_options(planned, tmp_path, capsys):
     assert planned(text)[0].state == "finished", "what an older run lacks has its default"
     environment = again.folder / "environment.yaml"
     environment.write_text(environment.read_text().partition("ended:")[0])
-    begun = planned(text)[0]
+    begun = planned(f"{text}on_divergence: skip-client\n")[0]
     assert begun.state == "begun"
-    assert begun.command()[:3] == ["--run-dir", str(begun.folder), "--resume"]
+    command = begun.command()
+    assert command[:3] == ["--run-dir", str(begun.folder), "--resume"]
+    assert command[command.index("--on-divergence") + 1] == "skip-client"
 
 
 def test_shards_part_the_commands_and_dry_run_makes_nothing(tmp_path, capsys, monkeypatch):
