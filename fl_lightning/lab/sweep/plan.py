@@ -182,7 +182,8 @@ def _program(experiment: Any) -> str:
     """See `Job.program`."""
     if refusal(experiment.config):
         return ""
-    return repr((experiment.config.program(), program_of(experiment.algorithm())))
+    algorithm = experiment.algorithm()
+    return repr((experiment.config.program(), program_of(algorithm), algorithm.trains))
 
 
 def _results(config: Config) -> Hashable:

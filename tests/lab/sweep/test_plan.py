@@ -42,14 +42,16 @@ def test_methods_of_a_table_may_be_your_own(planned, tmp_path):
 
 
 def test_runs_that_differ_in_numbers_alone_are_stacked(planned):
-    """Fedprox has another term, batches of 8 other shapes; one executor takes no stack."""
+    """Fedprox has another term, 8 samples other shapes, fedbabu trains less; f takes no stack."""
     rows = "a: {rho: 0.1}\n  b: {rho: 0.2, lr: 0.5}\n  c: {lr: 'cosine(0.1, 0)'}\n"
     more = "  d: {batch_size: 8}\n  e: {algorithm: fedprox}\n  f: {executor: sequential}\n"
+    more += "  g: {algorithm: fedavg}\n  h: {algorithm: fedbabu}\n"
     rows = re.sub(r"\{rho", "{algorithm.rho", rows)
     jobs = planned(f"{SMALL}algorithm: fedsam\nseeds: [0, 1]\nrows:\n  {rows}{more}")
     found = [[job.folder.name for job in stack] for stack in stacked(jobs, 4)]
     alike = [["a-s0", "a-s1", "b-s0", "b-s1"], ["c-s0", "c-s1"], ["d-s0", "d-s1"]]
-    assert found == [*alike, ["e-s0", "e-s1"], ["f-s0"], ["f-s1"]]
+    others = [["e-s0", "e-s1"], ["f-s0"], ["f-s1"], ["g-s0", "g-s1"], ["h-s0", "h-s1"]]
+    assert found == [*alike, *others]
 
 
 DECIDING = """
