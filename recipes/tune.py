@@ -45,6 +45,11 @@ class Report:
             self.pruned = self.trial.should_prune()
             federation.should_stop |= self.pruned
 
+    def on_last_round_end(self, federation: Federation, metrics: Metrics) -> None:
+        """Report the score that a round has because the run ends early."""
+        if federation.round < federation.rounds and self.monitor in federation.last_only:
+            self.on_round_end(federation, metrics)
+
 
 def suggest(trial: "optuna.Trial", name: str, space: str) -> object:
     """A value from a space such as 0.01..1:log, 1..50 or 8,16,32."""

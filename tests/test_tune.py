@@ -152,11 +152,13 @@ def test_values_of_each_kind_of_space():
 def test_a_pruned_trial_ends_its_run():
     trial = SimpleNamespace(report=lambda *_: None, should_prune=lambda: True)
     report = runpy.run_path(TUNE)["Report"](trial, "val/loss")
-    federation = SimpleNamespace(round=1, should_stop=False)
+    federation = SimpleNamespace(round=1, rounds=3, should_stop=False, last_only={"val/loss"})
     report.on_round_end(federation, {"test/loss": 1.0})
     assert not federation.should_stop
     report.on_round_end(federation, {"val/loss": 1.0})
     assert (federation.should_stop, report.pruned, report.score) == (True, True, 1.0)
+    report.on_last_round_end(federation, {"val/loss": 0.5})
+    assert report.score == 0.5, "an early stop adds the score of its last round here"
 
 
 @pytest.mark.parametrize(

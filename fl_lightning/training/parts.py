@@ -48,7 +48,7 @@ def callbacks(
     """All callbacks as objects: given classes and functions, and the chosen ones, are called.
 
     Each gets the parts of the run that it asks for; a function may return several or none.
-    Stopping rules come last, since they compare what the others measure.
+    Stopping rules and others with a monitor come last: they compare what the rest measures.
     """
     makers = [Chosen("callback", one, {}) for one in given if _makes_callbacks(one)]
     made = [one for one in given if not _makes_callbacks(one)]
@@ -56,7 +56,7 @@ def callbacks(
         one = callback.call_with(**vars(data), folder=folder, task=task)
         made += one if isinstance(one, list | tuple) else [] if one is None else [one]
     _check_callbacks(made, data.validation is not None)
-    return sorted(made, key=lambda callback: isinstance(callback, Stopping))
+    return sorted(made, key=lambda one: isinstance(one, Stopping) or hasattr(one, "monitor"))
 
 
 def _makes_callbacks(given: Any) -> bool:

@@ -160,9 +160,10 @@ class FederatedTrainer:
         """Train a copy of a module in each of several runs, whose clients train as one program.
 
         Each run has a folder of its own, and the numbers of its `fit` with executor="stacked", to
-        rounding; its times count all runs together. Runs may differ in seed, rounds, lr,
-        participation, and in numbers of the algorithm. They share the model, the local steps, the
-        optimizer but for lr, and the executor. If one ends or fails, the others continue.
+        rounding; its times count all runs together. Runs may differ in seed, rounds, lr, callbacks,
+        participation, and numbers of the algorithm. They share the model, the local steps, the rest
+        of the optimizer, and the executor. If one ends or fails, the others continue. A callback
+        that several have, such as this trainer's, is copied for each.
 
         Args:
             module: See `fit`. It is not trained itself: `run.model(module)` loads a run's weights.
@@ -170,8 +171,7 @@ class FederatedTrainer:
             runs: The arguments of FederatedTrainer that differ, for each run.
             datamodule: See `fit`.
             clients: See `fit`.
-            resume: Continue the runs in their `run_dir`, or begin them there; "auto": those whose
-                `run_dir` is given.
+            resume: See `fit`, for each run.
 
         Returns:
             The runs.
@@ -195,14 +195,15 @@ class FederatedTrainer:
         if self.loggers:
             raise UserError("loggers are of one run: give each its own, as runs=[{'loggers': ...}]")
         set_up(module)
-        fits = list[tuple[Session, Callable[[], Parts]]]()
+        fits, taken = list[tuple[Session, Callable[[], Parts]]](), {*map(id, self.callbacks)}
         for own in runs:
-            given = {**self._arguments, **own}
-            given |= {name: deepcopy(given[name]) for name in ("metrics", "callbacks")}
-            fits.append(FederatedTrainer(**given)._session(copy_of(module), data, resume))
+            fit = FederatedTrainer(**{**self._arguments, **own})
+            fit.metrics = deepcopy(fit.metrics)
+            fit.callbacks = [deepcopy(one) if id(one) in taken else one for one in fit.callbacks]
+            taken |= {*map(id, fit.callbacks)}
+            fits.append(fit._session(copy_of(module), data, resume))
         check_methods([of.config for of, _ in fits], [make().algorithm for _, make in fits])
-        errors = fit_together(fits)
-        for error, own in zip(errors, runs, strict=True):
+        for error, own in zip(fit_together(fits), runs, strict=True):
             if error is not None:
                 error.add_note(f"in the run with {dict(own)}")
                 raise error

@@ -2,6 +2,8 @@
 
 from functools import cache
 from math import isfinite
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from torch import nn
 
 import fl_lightning as fl
 from fl_lightning.callbacks import CALLBACKS
+from fl_lightning.training import parts
 
 METHODS = {"layer_strength": {"name": "fedsol", "scope": "all"}, "perturbation_drift": "fedlesam"}
 """Methods for callbacks that look at one; the others see scaffold."""
@@ -52,6 +55,13 @@ def test_every_callback_measures(make: Any, name: str) -> None:
     found, method = scalars(make, name, name), name if name in METHODS else ""
     assert found.keys() > scalars(make, method).keys() or name == "diagnostics"
     assert all(isfinite(value) for value in found.values())
+
+
+def test_what_compares_a_scalar_comes_behind_what_measures_it() -> None:
+    measures = SimpleNamespace(on_round_end=print)
+    compares = SimpleNamespace(on_round_end=print, monitor="mine")
+    none: Any = SimpleNamespace(validation=None), Path(), None
+    assert parts.callbacks([compares, measures], [], *none) == [measures, compares]
 
 
 @KINDS

@@ -91,12 +91,13 @@ def test_each_run_prints_its_own_notes(capsys: pytest.CaptureFixture[str]) -> No
 
 
 class After:
-    """Does something after a round."""
+    """Does something after a round; keeps the rounds that it has seen."""
 
     def __init__(self, round: int, act: Any):
-        self.round, self.act = round, act
+        self.round, self.act, self.seen = round, act, list[int]()
 
     def on_round_end(self, federation: Any, metrics: Any) -> None:
+        self.seen.append(federation.round)
         if federation.round == self.round:
             self.act(federation)
 
@@ -110,13 +111,19 @@ def fail(federation: Any) -> None:
 
 
 def test_a_run_that_ends_early_or_fails_lets_the_others_go_on() -> None:
-    own = [{"callbacks": [After(1, end)]}, {"callbacks": [After(2, fail)]}, {"seed": 1}]
+    watch = After(0, end)
+    own = [
+        {"callbacks": [After(1, end), watch]},
+        {"callbacks": [After(2, fail)]},
+        {"seed": 1, "callbacks": [watch]},
+    ]
     runs: list[dict[str, Any]] = [{**of, "run_dir": f"{i}"} for i, of in enumerate(own)]
     with pytest.raises(OSError, match="no luck") as error:
         trainer(rounds=3).fit_many(classifier(), data(), runs)
     assert any("'run_dir': '1'" in note for note in error.value.__notes__)
     ended, failed, other = (Run.read(str(i)) for i in range(3))
     assert (ended.rounds, failed.rounds, other.rounds) == (1, 1, 3)
+    assert watch.seen == [1], "it is the first run's own, and the last has a copy"
     assert ended.ended
     assert not failed.ended
     alone = trainer(rounds=3, seed=1, executor="stacked").fit(classifier(), data())

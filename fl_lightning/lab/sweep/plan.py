@@ -15,12 +15,13 @@ from fl_lightning.cli.choices import find_function
 from fl_lightning.cli.config_files import included
 from fl_lightning.cli.recipes import experiment_of, run_recipe
 from fl_lightning.core.programs import program_of
+from fl_lightning.errors import UserError
 from fl_lightning.lab.report.comparison import format_value
 from fl_lightning.lab.sweep.axes import joined
 from fl_lightning.lab.sweep.table_file import TableFile
 from fl_lightning.runs.config import Config, component_defaults, folders_of_runs
 from fl_lightning.runs.config_yaml import flat
-from fl_lightning.runs.effect import EXTENT, NUMBERS
+from fl_lightning.runs.effect import EXTENT, NONE, NUMBERS, ROUNDING
 from fl_lightning.runs.run import Run
 from fl_lightning.training.together import refusal
 
@@ -92,12 +93,13 @@ class Job:
         folder = ["--run-dir", str(self.folder)]
         if self.state == "missing":
             return [*self.argv, *folder]
-        return [*folder, "--resume", *self.further, "--devices", "1"]
+        # not what the folder says: a run that has diverged may go on as the table says now
+        now = ["--on-divergence", self.config["on_divergence"], "--devices", "1"]
+        return [*folder, "--resume", *self.further, *now]
 
     def run(self) -> None:
-        """Begin or resume the run in this process, unless it is finished."""
-        if self.state != "finished":
-            run_recipe(str(self.recipe), self.command())
+        """Begin or resume the run in this process."""
+        run_recipe(str(self.recipe), self.command())
 
 
 def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()) -> list[Job]:
@@ -112,6 +114,12 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
         experiment = experiment_of(str(recipe), argv)
         config = experiment.config
         if same := by_results.get(results := _results(config)):
+            if differ := same.config.differences(config, ROUNDING, NONE):
+                both = f"{joined(*same.cells[0])!r} and {joined(*cell)!r}"
+                raise UserError(
+                    f"{both} differ in {differ[0]} alone, which tells no runs apart: make a table "
+                    "of each value, with --runs of its own"
+                )
             same.cells.append(cell)
             continue
         folder = _new_folder(runs, cell, seed, {*existing, *(job.folder for job in jobs)})
@@ -174,7 +182,8 @@ def _program(experiment: Any) -> str:
     """See `Job.program`."""
     if refusal(experiment.config):
         return ""
-    return repr((experiment.config.program(), program_of(experiment.algorithm())))
+    algorithm = experiment.algorithm()
+    return repr((experiment.config.program(), program_of(algorithm), algorithm.trains))
 
 
 def _results(config: Config) -> Hashable:

@@ -52,10 +52,16 @@ def sentence(stacks: Sequence[Stack]) -> str:
 def run_stack(jobs: Stack, logs: Sequence[TextIO]) -> int:
     """Begin or resume the runs in this process, each with its own log; gives the exit code.
 
-    Runs that cannot train as one program train one after another; their logs say why.
+    Another table may have finished some while this one waited for their logs: these stay as they
+    are. Runs that cannot train as one program train one after another; their logs say why.
     """
-    if len(jobs) == 1:
-        return _code(jobs[0].run)
+    left = [(job, log) for job, log in zip(jobs, logs, strict=True) if job.state != "finished"]
+    if len(left) < 2:
+        for job, log in left:
+            with _as_command(sys.argv, log):
+                return _code(job.run)
+        return 0
+    jobs, logs = zip(*left, strict=True)
     sys.path.insert(0, str(jobs[0].recipe.parent))  # as if the recipe were run
     commands = [job.command() for job in jobs]
     experiments = [

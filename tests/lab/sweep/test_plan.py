@@ -43,14 +43,16 @@ def test_methods_of_a_table_may_be_your_own(planned, tmp_path):
 
 
 def test_runs_that_differ_in_numbers_alone_are_stacked(planned):
-    """Fedprox has another term, batches of 8 other shapes; one executor takes no stack."""
+    """Fedprox has another term, 8 samples other shapes, fedbabu trains less; f takes no stack."""
     rows = "a: {rho: 0.1}\n  b: {rho: 0.2, lr: 0.5}\n  c: {lr: 'cosine(0.1, 0)'}\n"
     more = "  d: {batch_size: 8}\n  e: {algorithm: fedprox}\n  f: {executor: sequential}\n"
+    more += "  g: {algorithm: fedavg}\n  h: {algorithm: fedbabu}\n"
     rows = re.sub(r"\{rho", "{algorithm.rho", rows)
     jobs = planned(f"{SMALL}algorithm: fedsam\nseeds: [0, 1]\nrows:\n  {rows}{more}")
     found = [[job.folder.name for job in stack] for stack in stacked(jobs, 4)]
     alike = [["a-s0", "a-s1", "b-s0", "b-s1"], ["c-s0", "c-s1"], ["d-s0", "d-s1"]]
-    assert found == [*alike, ["e-s0", "e-s1"], ["f-s0"], ["f-s1"]]
+    others = [["e-s0", "e-s1"], ["f-s0"], ["f-s1"], ["g-s0", "g-s1"], ["h-s0", "h-s1"]]
+    assert found == [*alike, *others]
 
 
 DECIDING = """
@@ -77,9 +79,11 @@ def test_runs_that_cannot_be_stacked_train_alone(planned, tmp_path):
     jobs = planned(f"{SMALL}{method}local_steps: 1\naccelerator: cpu\n{rows}")
     with (tmp_path / "a").open("w") as a, (tmp_path / "b").open("w") as b:
         assert run_stack(jobs, [a, b]) == 0
-    assert [job.state for job in jobs] == ["finished"] * 2
-    for name in "ab":
-        assert "algorithm.beta 1.0 and 2.0" in (tmp_path / name).read_text()
+        assert [job.state for job in jobs] == ["finished"] * 2
+        said = [(tmp_path / name).read_text() for name in "ab"]
+        assert run_stack(jobs, [a, b]) == 0  # as of another command that has waited
+    assert all("algorithm.beta 1.0 and 2.0" in text for text in said)
+    assert [(tmp_path / name).read_text() for name in "ab"] == said
 
 
 def test_a_run_that_another_command_begins_meanwhile_keeps_its_folder(planned, monkeypatch):
@@ -236,9 +240,11 @@ def test_runs_are_recognized_by_their_options(planned, tmp_path, capsys):
     assert planned(text)[0].state == "finished", "what an older run lacks has its default"
     environment = again.folder / "environment.yaml"
     environment.write_text(environment.read_text().partition("ended:")[0])
-    begun = planned(text)[0]
+    begun = planned(f"{text}on_divergence: skip-client\n")[0]
     assert begun.state == "begun"
-    assert begun.command()[:3] == ["--run-dir", str(begun.folder), "--resume"]
+    command = begun.command()
+    assert command[:3] == ["--run-dir", str(begun.folder), "--resume"]
+    assert command[command.index("--on-divergence") + 1] == "skip-client"
 
 
 def test_shards_part_the_commands_and_dry_run_makes_nothing(tmp_path, capsys, monkeypatch):

@@ -42,6 +42,7 @@ from fl_lightning.lab.commands.table import TableOptions
         ("sweep: {lr: [0.1]}\ntune: {lr: [0.2]}\n", ["sweep", "tune", "lr"]),
         ("rows: {fedavg: {lr: 0.1, tune: {lr: [0.2]}}}\n", ["rows.fedavg.tune", "lr"]),
         ("tune_seeds: [1]\n", ["tune_seeds", "tune"]),
+        ("sweep: {on_divergence: [stop, continue]}\n", ["fedavg, on_divergence", "--runs"]),
         ("rows: {a b: {lr: 0.1}, a  b: {lr: 0.2}}\nalgorithm: fedavg\n", ["rows", "'a b'"]),
         ("columns: {1: {lr: 0.1}, '1': {lr: 0.2}}\n", ["columns", "'1'"]),
     ],
