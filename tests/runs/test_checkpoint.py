@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
-import jobs
 import pytest
 import torch
 from lightning.fabric import Fabric
@@ -20,7 +19,6 @@ import fl_lightning.callbacks.checkpoint as checkpoint
 from fl_lightning import Federation, algorithms
 from fl_lightning.callbacks import Checkpoint
 from fl_lightning.federation.client_store import ClientStore
-from fl_lightning.runs.converters import parse_interval
 from fl_lightning.runs.run import saved_rounds
 
 ACCURACIES = 0.1, 0.9, 0.3, 0.4, 0.5, 0.6, 0.2, 0.8
@@ -299,21 +297,3 @@ def test_rows_are_on_the_disk_before_the_file_that_refers_to_them(tmp_path, monk
     federation.train_round()
     Checkpoint(tmp_path, every=1).on_round_logged(federation, {})
     assert synced == ["0.rows", "clients", "round-1.ckpt.part", "checkpoints"]
-
-
-def test_intervals_are_rounds_or_times():
-    minute = timedelta(minutes=1)
-    intervals = {"10": 10, 10: 10, "30s": minute / 2, "5min": 5 * minute, "1.5 h": 90 * minute}
-    assert {text: parse_interval(text) for text in intervals} == intervals
-
-
-@pytest.mark.parametrize("bad", ["0", "-1", "2.5", "0min", "5m", "min", "5 days", "", "none"])
-def test_other_intervals_are_refused(bad, refused):
-    assert "5min or 2h" in refused("--checkpoint-every", bad)
-
-
-def test_a_configuration_may_hold_a_time(tmp_path):
-    (tmp_path / "some.yaml").write_text("checkpoint_every: 5min\nrounds: 11\n")
-    jobs.run(tmp_path / "run", [0], "--config", str(tmp_path / "some.yaml"))
-    assert names(tmp_path / "run") == of(0, 11)
-    assert "checkpoint_every: 5min\n" in (tmp_path / "run" / "config.yaml").read_text()
