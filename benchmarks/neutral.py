@@ -184,7 +184,7 @@ def results(setup: str) -> list[str]:
     unbroken = text.map(lambda cell: cell.replace(" ± ", "\u00a0±\u00a0"))
     lines = [head, ["---"] * len(head), *unbroken.to_numpy().tolist()]
     return [
-        f"## {TITLES[setup]}",
+        f"{'#' * (2 + (setup in LARGER))} {TITLES[setup]}",
         (FOLDER / f"{setup}.md").read_text().strip(),
         "\n".join(f"| {' | '.join(line)} |" for line in lines),
         f"Mean ± standard deviation over {len(main)} seeds. {beside.sentence()}",
