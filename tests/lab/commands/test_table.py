@@ -197,11 +197,16 @@ def test_stacked_runs_are_stopped_resumed_and_equal_to_single_ones():
 @pytest.mark.skipif(sys.platform != "linux", reason="a signal of Linux tells of the server's end")
 def test_runs_end_when_the_process_that_forked_them_is_killed():
     parent = begin("parent")
-    wait_for(lambda: rounds("skewed-fedavg-s0") > 4 and rounds("skewed-fedsam-s0") > 4)
-    first, second = workers(parent.pid)
-    [server] = [pid for pid in children(parent.pid) if first in children(pid)]
+    wait_for(lambda: len(workers(parent.pid)) == 2)
+    both = workers(parent.pid)
+    for run, worker in zip(("skewed-fedavg-s0", "skewed-fedsam-s0"), both, strict=True):
+        wait_for(lambda run=run: rounds(run) > 4)
+        os.kill(worker, signal.SIGSTOP)  # or it may finish before the other has begun
+    [server] = [pid for pid in children(parent.pid) if both[0] in children(pid)]
     os.kill(server, signal.SIGKILL)
-    wait_for(lambda: not any(map(alive, [first, second])))
+    for worker in both:
+        os.kill(worker, signal.SIGCONT)
+    wait_for(lambda: not any(map(alive, both)))
     assert jobs.end([parent], 120) == [1]
     said = jobs.said(Path("parent"))
     assert said.count("the fork server was killed") == 2
