@@ -74,7 +74,7 @@ _searched = set[Path]()
 
 
 def search_first(folder: Path) -> None:
-    """Let a user's file import modules beside it, not those of equal name beside an earlier one."""
+    """Let a user's file import modules beside it, and none of equal name beside an earlier file."""
     others, tops = _searched - {folder}, [name for name in sys.modules if "." not in name]
     foreign = {name for name in tops if others & {*_places(sys.modules[name])}}
     for name in [*sys.modules]:
