@@ -1,7 +1,7 @@
 """Whether a model can train several clients in parallel, and the sentence if it cannot."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -32,7 +32,7 @@ def _draws(name: str) -> ModelError:
 
 
 @contextmanager
-def blame_model(named: Callable[[], str] = lambda: "this model or its loss") -> Iterator[None]:
+def blame_model(name: str = "this model or its loss") -> Iterator[None]:
     """Turn PyTorch's errors about code that cannot run in parallel into a ModelError."""
     try:
         yield
@@ -40,16 +40,16 @@ def blame_model(named: Callable[[], str] = lambda: "this model or its loss") -> 
         raise
     except GuardOnDataDependentSymNode as error:
         raise ModelError(
-            f"{named()} branches on the value of a tensor, which cannot be compiled: "
+            f"{name} branches on the value of a tensor, which cannot be compiled: "
             "train without --compile"
         ) from error
     except RuntimeError as error:
         if "randomness" in str(error):
-            raise _draws(named()) from error
+            raise _draws(name) from error
         if not any(said in str(error) for said in IN_PARALLEL):
             raise
         raise ModelError(
-            f"{named()} cannot run for several clients in parallel ({first_sentence(error)}): "
+            f"{name} cannot run for several clients in parallel ({first_sentence(error)}): "
             f"{INSTEAD}"
         ) from error
 
@@ -61,7 +61,7 @@ def try_in_parallel(executor: Executor, x: Any, batched: bool) -> None:
 
     Raises:
         ModelError: If the model draws random numbers other than dropout's, or cannot run for
-            several clients; names the layer.
+            several clients.
     """
     module, layout = executor.module, executor.layout
     buffers = {**dict(module.named_buffers()), **executor.dropout_key(0)}
@@ -72,13 +72,13 @@ def try_in_parallel(executor: Executor, x: Any, batched: bool) -> None:
         return torch.zeros(())
 
     given = tree_map(Tensor.detach, (dict(module.named_parameters()), buffers, x))
-    training, device = module.training, next(module.parameters()).device
+    training, name = module.training, class_name(module)
     module.train()
     try:
         with (
-            _watched_layers(module) as named,
-            blame_model(named),
-            seeded_rng(0, device),
+            seeded_rng(0, executor.device),
+            refused_draws(executor.device, name),
+            blame_model(name),
             substituted(batched=True),
             executor.autocast(),
             full_batchnorm(module),
@@ -93,52 +93,14 @@ def try_in_parallel(executor: Executor, x: Any, batched: bool) -> None:
 
 
 @contextmanager
-def refused_draws(device: torch.device) -> Iterator[None]:
-    """Raise a ModelError after a step that moved a global generator."""
+def refused_draws(
+    device: torch.device, name: str = "this model, its loss or a term"
+) -> Iterator[None]:
+    """Raise a ModelError that names who draws, after a step that moved a global generator."""
     before = _generators(device)
     yield
     if _generators(device) != before:
-        raise _draws("this model, its loss or a term")
-
-
-@contextmanager
-def _watched_layers(module: nn.Module) -> Iterator[Callable[[], str]]:
-    """Raise a ModelError after a layer that moved a global generator.
-
-    Yields:
-        A function that names the innermost layer whose forward has begun and not ended.
-    """
-    entered = [("", "")]
-    model, states = class_name(module), list[Any]()
-
-    def named() -> str:
-        name, kind = entered[-1]
-        return f"layer {name!r} ({kind}) of {model}" if name else model
-
-    def watch() -> None:
-        states[:] = [*states, _generators(next(module.parameters()).device)][-2:]
-        if states[0] != states[-1]:
-            raise _draws(named())
-
-    def enter(name: str, layer: nn.Module) -> None:
-        watch()
-        entered.append((name, type(layer).__name__))
-
-    def leave(*_: object) -> None:
-        watch()
-        entered.pop()
-
-    hooks = list[Any]()
-    for name, part in module.named_modules():
-        if isinstance(part, torch.jit.ScriptModule):
-            continue  # it takes no hooks
-        hooks.append(part.register_forward_pre_hook(lambda layer, _, name=name: enter(name, layer)))
-        hooks.append(part.register_forward_hook(leave))
-    try:
-        yield named
-    finally:
-        for hook in hooks:
-            hook.remove()
+        raise _draws(name)
 
 
 def _generators(device: torch.device) -> tuple[Any, ...]:
