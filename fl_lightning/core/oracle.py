@@ -93,13 +93,8 @@ class ForwardPass:
         head = self._network.head
         features, out = self.activations[head]
         module = self._network.module.get_submodule(head)
-        if hasattr(self.answer, "loss"):
-            raise ModelError(
-                f"the head {head!r} cannot be displaced alone, since the model computes its own "
-                "loss: perturb all or the body"
-            )
         drops = any(isinstance(part, _DropoutNd) for part in module.modules())
-        if out is not self.answer or drops or [*module.buffers()]:
+        if out is not self.answer or drops or [*module.buffers()]:  # a loss is a further step
             raise ModelError(
                 f"the head {head!r} cannot be displaced alone, since it has buffers or dropout, or "
                 "is not the model's last step: set the model's attribute `head`, or perturb all or "

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from fl_lightning.core.lora import lora_layers
 from fl_lightning.errors import UserError, nearest
@@ -46,25 +45,15 @@ class Layout:
         tensor([0., 0., 1.])
 
     Raises:
-        UserError: If there is nothing to train, parameters have no shape yet, are complex, of
-            half precision or differ in dtype or device, or `module.head` names no submodule.
+        UserError: If there is nothing to train, parameters are complex, of half precision or
+            differ in dtype or device, or `module.head` names no submodule.
     """
 
     def __init__(self, module: nn.Module):
-        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
         # a parameter of size 0 has no mean, norm or matrix of its own
-        named = {name: p for name, p in trained.items() if is_lazy(p) or p.numel()}
+        named = {k: p for k, p in module.named_parameters() if p.requires_grad and p.numel()}
         if not named:
             raise UserError("the model has no trainable parameter: set requires_grad=True on some")
-        if lazy := [name for name, p in named.items() if is_lazy(p)]:
-            raise UserError(
-                f"{lazy[0]} has no shape yet: run a lazy model on a sample before returning it"
-            )
-        if of_complex := [name for name, p in named.items() if p.is_complex()]:
-            raise UserError(
-                f"{of_complex[0]} is complex, but the vector that clients step is real: make it of "
-                "real numbers, and torch.view_as_complex of them in forward"
-            )
         kinds = {(p.dtype, p.device) for p in named.values()}
         if len(kinds) > 1:
             found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
@@ -74,8 +63,8 @@ class Layout:
         ((dtype, _),) = kinds
         if dtype not in (torch.float32, torch.float64):
             raise UserError(
-                f"trainable parameters are {dtype}, which rounds small steps to 0: make them "
-                "float32, and give --precision bf16-mixed for speed"
+                f"trainable parameters are {dtype}, but the vector that clients step is float32 or "
+                "float64: convert them, and give --precision bf16-mixed for speed"
             )
         self.names = list(named)
         self.shapes = [p.shape for p in named.values()]

@@ -135,7 +135,7 @@ def dry_run(
             with torch.enable_grad(), autocast():
                 value = loss(out, y)
             if value.requires_grad:  # not where a loss of pairs has none
-                torch.autograd.grad(value, [*_trained(module).values()], allow_unused=True)
+                torch.autograd.grad(value, _trained(module), allow_unused=True)
         except (torch.OutOfMemoryError, ModelError):
             raise
         except Exception as error:
@@ -146,11 +146,15 @@ def dry_run(
                     "dimension, as squeeze(-1) does, or choose another --batch-size"
                 ) from error
             clients.single_batches = False
-            _check_further_batches(module, clients)
+            if clients.batch_size == 1 or clients.sizes.min() == 1:
+                raise ModelError(
+                    f"{class_name(module)} has BatchNorm, which cannot train on one sample: raise "
+                    "--batch-size, leave out clients with one sample, or use GroupNorm"
+                ) from error
 
 
-def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: p for name, p in module.named_parameters() if p.requires_grad}
+def _trained(module: nn.Module) -> list[nn.Parameter]:
+    return [p for p in module.parameters() if p.requires_grad]
 
 
 def _places(module: nn.Module) -> dict[str, tuple[int, int]]:
@@ -246,23 +250,16 @@ def _compares_each_with_each(loss: TaskLoss, out: Any, y: Any, value: Tensor) ->
 
 
 def _check_gradient(value: Tensor, module: nn.Module, clients: ClientData) -> None:
-    """Raise a ModelError unless the loss can be differentiated, with dense gradients."""
+    """Raise a ModelError unless the loss can be differentiated."""
     if not value.requires_grad:
         raise ModelError(
             f"the output of {class_name(module)} has no gradient: remove no_grad or detach from "
             "its forward"
         )
     try:
-        trained = _trained(module)
-        gradients = torch.autograd.grad(value, [*trained.values()], allow_unused=True)
+        torch.autograd.grad(value, _trained(module), allow_unused=True)
     except RuntimeError as error:
         raise _does_not_take(module, clients, True, error) from error
-    for name, gradient in zip(trained, gradients, strict=True):
-        if gradient is not None and gradient.layout != torch.strided:
-            raise ModelError(
-                f"parameter {name!r} of {class_name(module)} has a sparse gradient, but clients "
-                "step one dense vector: make its layer with sparse=False"
-            )
 
 
 def _check_repeats(out: Any, again: Any, module: nn.Module) -> None:
@@ -284,17 +281,3 @@ def _check_repeats(out: Any, again: Any, module: nn.Module) -> None:
 def with_single_batch(clients: ClientData) -> Tensor:
     """The clients whose samples leave one over at the end of an epoch."""
     return ((clients.sizes.long() - 1) % clients.batch_size == 0).nonzero().flatten()
-
-
-def _check_further_batches(module: nn.Module, clients: ClientData) -> None:
-    """Raise a ModelError if a client has nothing but batches of one sample."""
-    name, smallest = class_name(module), int(clients.sizes.argmin())
-    if clients.batch_size == 1:
-        raise ModelError(
-            f"{name} has BatchNorm, which cannot train on one sample: raise --batch-size"
-        )
-    if clients.sizes[smallest] == 1:
-        raise ModelError(
-            f"{name} has BatchNorm, which needs two samples, and client {smallest} has one: use "
-            "GroupNorm, or leave such clients out"
-        )

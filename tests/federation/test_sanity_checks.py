@@ -74,10 +74,6 @@ def model(change: Callable[[Tensor, bool], Any]) -> Callable[[], nn.Module]:
     return lambda: Changed(change)
 
 
-def lazy(classes: int) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.LazyLinear(classes))
-
-
 def damaged(classes: int) -> nn.Module:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
     nn.init.constant_(net[1].bias, torch.nan)  # type: ignore[arg-type]
@@ -117,7 +113,6 @@ MODELS = {
         "1x8x8 in evaluation",
     ),
     "damaged weights": (damaged, "'1.bias' of Sequential is NaN or infinite before"),
-    "lazy": (lazy, "1.weight.*lazy"),
 }
 
 
