@@ -19,7 +19,7 @@ from contest import where
 from lightning.fabric import Fabric
 
 from fl_lightning import models
-from fl_lightning.distributed.malloc import keep_freed_memory
+from fl_lightning.distributed.launch import keep_freed_memory
 from fl_lightning.federation.client_store import open_store
 from fl_lightning.federation.sampling import UniformSampling
 from fl_lightning.runs.converters import parse_bytes

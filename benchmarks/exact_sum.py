@@ -14,7 +14,7 @@ from contest import MODELS, federation, table, take_turns, where
 from lightning.fabric import Fabric
 
 from fl_lightning import Federation
-from fl_lightning.distributed.malloc import keep_freed_memory
+from fl_lightning.distributed.launch import keep_freed_memory
 from fl_lightning.federation.aggregation import RoundSums
 from fl_lightning.federation.exact_sum import ExactSum
 

@@ -29,7 +29,7 @@ import torch
 from contest import federation, run, table, where
 from lightning.fabric import Fabric
 
-from fl_lightning.distributed.malloc import keep_freed_memory
+from fl_lightning.distributed.launch import keep_freed_memory
 
 SAMPLES, BATCH, CLIENTS = 500, 50, 10
 THEIR_MODEL = {"lenet": "LeNet", "resnet18_gn": "ResNet18"}

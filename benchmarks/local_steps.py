@@ -35,7 +35,7 @@ from torch.nn import functional as F
 from ways import switched
 
 from fl_lightning import ClientData, Federation
-from fl_lightning.distributed.malloc import keep_freed_memory
+from fl_lightning.distributed.launch import keep_freed_memory
 
 THEIRS = "FL-Simulator FedSpeed"
 

@@ -19,7 +19,7 @@ from lightning.fabric import Fabric
 from lightning.fabric.strategies import DDPStrategy
 from ways import switched
 
-from fl_lightning.distributed.malloc import keep_freed_memory
+from fl_lightning.distributed.launch import keep_freed_memory
 
 
 def fabric_of(accelerator: str, ranks: int, precision: Any) -> Fabric:

@@ -29,7 +29,7 @@ from lightning.fabric import Fabric
 
 from fl_lightning import Federation
 from fl_lightning.data.client_data import Batches
-from fl_lightning.distributed.malloc import keep_freed_memory
+from fl_lightning.distributed.launch import keep_freed_memory
 from fl_lightning.executors import local_step, stacked
 from fl_lightning.executors.sequential import SequentialExecutor
 

@@ -26,7 +26,7 @@ from fl_lightning.core import oracle
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.data import ClientData
 from fl_lightning.data.client_data import Batches
-from fl_lightning.distributed.malloc import keep_freed_memory
+from fl_lightning.distributed.launch import keep_freed_memory
 from fl_lightning.executors import sequential
 from fl_lightning.executors.replay import ReplayedStep
 from fl_lightning.federation.aggregation import RoundSums

@@ -20,7 +20,7 @@ from contest import MODELS, SIZES, federation, where
 from lightning.fabric import Fabric
 
 from fl_lightning import Federation
-from fl_lightning.distributed.malloc import keep_freed_memory
+from fl_lightning.distributed.launch import keep_freed_memory
 from fl_lightning.distributed.turns import Turn
 from fl_lightning.federation.lockstep import Lockstep
 

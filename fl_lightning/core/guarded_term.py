@@ -11,9 +11,9 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from fl_lightning.core.folding import is_stacked
 from fl_lightning.core.losses import one_number
 from fl_lightning.core.oracle import BatchOracle, ForwardPass, Loss, Oracle, Request
+from fl_lightning.core.stacked_functions import is_stacked
 from fl_lightning.core.term import OfClients, OfLayout, Term
 from fl_lightning.core.view import DRAWS, FACTS, View, check_like, check_unchanged, unchanged
 from fl_lightning.errors import TermError, first_sentence

@@ -1,4 +1,4 @@
-"""Max-pooling and cross entropy that stacked clients compute together.
+"""Functions that stacked clients compute together, as max-pooling and cross entropy.
 
 `vmap` would make the clients of a max-pooling further samples. Around convolutions, which have them
 as channels, it copies each activation there and back. It takes PyTorch's cross entropy apart into
@@ -9,14 +9,32 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import TransformType, get_interpreter_stack
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 from fl_lightning.core import device
-from fl_lightning.core.folding import folded, is_stacked
 
 Options = tuple[Any, ...]
 """Kernel size, stride, padding, dilation, and whether sizes are rounded up."""
+
+
+def is_stacked() -> bool:
+    """Whether `vmap` runs: a function sees one of several clients."""
+    return any(each.key() == TransformType.Vmap for each in get_interpreter_stack() or [])
+
+
+def folded(t: Tensor, clients: int, dim: int | None, at: int) -> Tensor:
+    """The tensor of all clients, which lie in `dim`, or are equal, as part of dimension `at`.
+
+    Each keeps its own weights so. Grouped convolutions leave their results in this layout, as
+    further channels, so that nothing is copied there.
+    """
+    if dim is None:
+        t = t.unsqueeze(at).expand(*t.shape[:at], clients, *t.shape[at:])
+    else:
+        t = t.movedim(dim, at)
+    return t.flatten(at, at + 1)
 
 
 def stacked_max_pool2d(x: Tensor, options: Options) -> Tensor:

@@ -19,9 +19,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.core import device
 from fl_lightning.core.dropout import DropoutMasks, running_masks
-from fl_lightning.core.folding import is_stacked
 from fl_lightning.core.mixed_precision import cast_of
-from fl_lightning.core.stacked_functions import stacked_max_pool2d
+from fl_lightning.core.stacked_functions import is_stacked, stacked_max_pool2d
 
 Function = Callable[..., Any]
 Maker = Callable[[str, Function], Function]

@@ -20,7 +20,7 @@ from fl_lightning.core.term import States, init_states
 from fl_lightning.core.view import KEY, unchanged
 from fl_lightning.core.weighting import Cohort
 from fl_lightning.data import ClientData
-from fl_lightning.distributed.shared_folder import check_shared_folder
+from fl_lightning.distributed.collectives import check_shared_folder
 from fl_lightning.errors import ModelError, UserError
 from fl_lightning.executors import ClientResult, ClientTask, Executor, RoundInputs
 from fl_lightning.executors.executor import Buffers

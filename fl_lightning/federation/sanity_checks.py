@@ -15,7 +15,7 @@ from fl_lightning.core.network import class_name
 from fl_lightning.core.term import Term
 from fl_lightning.core.vector import Layout, Part
 from fl_lightning.data import ClientData
-from fl_lightning.distributed.staged_loading import ranks_where
+from fl_lightning.distributed.collectives import ranks_where
 from fl_lightning.errors import ModelError, UserError
 from fl_lightning.federation.divergence import OnDivergence
 from fl_lightning.federation.sampling import ClientSampler

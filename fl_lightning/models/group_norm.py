@@ -13,7 +13,7 @@ from torch.func import vjp
 from torch.nn import functional as F
 
 from fl_lightning.core import device
-from fl_lightning.core.folding import folded
+from fl_lightning.core.stacked_functions import folded
 
 
 class GroupNorm(nn.GroupNorm):

@@ -14,6 +14,7 @@ from fl_lightning.callbacks import Checkpoint, Personalization, ProgressBar, Ten
 from fl_lightning.callbacks.privacy import PrivacyAccountant, is_private
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.data import CropFlip, own_test_split
+from fl_lightning.distributed.collectives import load_rank_zero_first
 from fl_lightning.distributed.determinism import deterministic_algorithms
 from fl_lightning.distributed.signals import (
     EXIT_PREEMPTED,
@@ -21,7 +22,6 @@ from fl_lightning.distributed.signals import (
     leave,
     stop_on_signals,
 )
-from fl_lightning.distributed.staged_loading import load_rank_zero_first
 from fl_lightning.federation.disk_space import check_disk_space
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.lockstep import Lockstep

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from lightning.fabric import Fabric
 
-from fl_lightning.distributed.shared_folder import check_shared_folder
+from fl_lightning.distributed.collectives import check_shared_folder
 
 
 def checked(fabric: Fabric, folder: Path) -> list[str]:

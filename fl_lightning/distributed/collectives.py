@@ -1,10 +1,14 @@
-"""Staged loading: rank 0 first, which may have to download, then the other ranks."""
+"""What all ranks do together: load data, find out where something holds, share a folder."""
 
+import secrets
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import torch
 from lightning.fabric import Fabric
+
+from fl_lightning.errors import UserError
 
 Loaded = TypeVar("Loaded")
 
@@ -45,3 +49,26 @@ def ranks_where(fabric: Fabric, here: bool) -> list[int]:
     ranks[fabric.global_rank] = here
     fabric.all_reduce(ranks, reduce_op="sum")
     return ranks.nonzero().flatten().tolist()
+
+
+def check_shared_folder(fabric: Fabric, folder: Path) -> None:
+    """Refuse a folder that the ranks, on several machines, do not share. All ranks call it.
+
+    Raises:
+        UserError: On every rank, if one of them does not see what rank 0 has written.
+    """
+    if fabric.world_size == 1:
+        return
+    token, file = str(fabric.broadcast(secrets.token_hex())), folder / ".shared"
+
+    def write() -> None:
+        if fabric.is_global_zero:
+            folder.mkdir(parents=True, exist_ok=True)
+            file.write_text(token)
+
+    load_rank_zero_first(fabric, write)
+    for rank in ranks_where(fabric, not file.is_file() or file.read_text() != token):
+        raise UserError(
+            f"rank {rank} does not see what rank 0 wrote in {folder}: give all machines one "
+            "shared folder"
+        )
