@@ -71,19 +71,13 @@ def numbers_at(
     return {place: numbers[place] for place in places}
 
 
-def name_of(place: Place, algorithm: Algorithm) -> str:
-    """What `program_of` calls the field at this place."""
-    i, *path = place
-    return f"{'.'.join((type(algorithm.terms[i]).__name__, *path))} of term {i + 1}"
-
-
 def _leaves(algorithm: Algorithm) -> list[tuple[Place, str, Any]]:
     """The fields of all terms, and of the dataclasses in them: place, name and value.
 
     An attribute that is no field is there as text: it decides the program.
     """
     return [
-        ((i, *path), name_of((i, *path), algorithm), value)
+        ((i, *path), f"{'.'.join((type(term).__name__, *path))} of term {i + 1}", value)
         for i, term in enumerate(algorithm.terms)
         for path, value in _fields(term)
     ]

@@ -5,6 +5,7 @@ Each has a thread. One runs at a time, until it asks the program for something o
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from queue import SimpleQueue
 from threading import Semaphore, Thread, local
 from typing import Any
 
@@ -35,9 +36,8 @@ class Turn:
         within: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ):
         self._function, self._within = function, within
-        self._goes, self._waits = Semaphore(0), Semaphore(0)
-        self._answer: Any = None
-        self._thrown: BaseException | None = None
+        self._answers = SimpleQueue[tuple[Any, BaseException | None]]()
+        self._waits = Semaphore(0)
         self._interrupted = self.ended = False
         self.asked: Any = None
         self.value: Any = None
@@ -56,10 +56,9 @@ class Turn:
             self._go_on(None, error)
 
     def _go_on(self, answer: Any, thrown: BaseException | None) -> None:
-        self._answer, self._thrown = answer, thrown
         self.asked, self._interrupted = None, True
         with self._within():
-            self._goes.release()
+            self._answers.put((answer, thrown))
             self._waits.acquire()  # which Ctrl-C may interrupt
         self._interrupted = False
 
@@ -79,8 +78,7 @@ class Turn:
         return self._resume()
 
     def _resume(self) -> Any:
-        self._goes.acquire()
-        if self._thrown is not None:
-            raise self._thrown
-        answer, self._answer = self._answer, None  # whose memory may then be freed
+        answer, thrown = self._answers.get()
+        if thrown is not None:
+            raise thrown
         return answer

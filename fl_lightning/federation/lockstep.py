@@ -17,16 +17,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.curves import Curve, Place, exponential, with_number
+from fl_lightning.core.curves import Curve, exponential, with_number
 from fl_lightning.core.network import digest
-from fl_lightning.core.programs import (
-    differing_numbers,
-    name_of,
-    numbers_at,
-    numbers_of,
-    program_of,
-)
+from fl_lightning.core.programs import differing_numbers, numbers_at, numbers_of, program_of
 from fl_lightning.core.vector import Layout
 from fl_lightning.distributed.signals import stop_on_signals
 from fl_lightning.distributed.turns import Turn, ask
@@ -217,7 +210,7 @@ def check_one_program(federations: Sequence[Federation]) -> None:
     """Try whether the clients of these federations can be rows of one program.
 
     Raises:
-        ProgramError: If something differs that is no number, or a term needs one number.
+        ProgramError: If something differs that is no number, or a term needs numbers, not tensors.
     """
     first, *others = federations
     algorithms = [federation.server.scheduled for federation in federations]
@@ -233,25 +226,13 @@ def check_one_program(federations: Sequence[Federation]) -> None:
         places = differing_numbers(algorithms)
     except UserError as error:
         raise ProgramError(str(error)) from None
-    if reason := _refused_tensors(first, algorithms[0], places):
-        alone = (place for place in places if _refused_tensors(first, algorithms[0], [place]))
-        which = [name_of(place, algorithms[0]) for place in islice(alone, 1)]
-        said = f"{which[0]} needs one number" if which else first_sentence(reason)
-        raise ProgramError(said) from reason
-
-
-def _refused_tensors(
-    federation: Federation, algorithm: Algorithm, places: Sequence[Place]
-) -> Exception | None:
-    """What a rehearsal raises of a method whose facts, and numbers at these places, are tensors."""
-    terms, classes = list(algorithm.terms), federation.clients.dataset.num_classes
+    terms, numbers = list(algorithms[0].terms), numbers_of(algorithms[0])
+    for i, *path in places:
+        number = numbers[i, *path]
+        if not isinstance(number, Curve):  # a curve that stays: its number is a tensor, too
+            terms[i] = with_number(terms[i], tuple(path), exponential(number, 1))
+    made, classes = algorithms[0].replace(terms=terms), first.clients.dataset.num_classes
     try:
-        for i, *path in places:
-            number = numbers_of(algorithm)[i, *path]
-            if not isinstance(number, Curve):  # a curve that stays: its number is a tensor, too
-                terms[i] = with_number(terms[i], tuple(path), exponential(number, 1))
-        made = algorithm.replace(terms=terms)
-        federation.server.rehearse(made, classes, parallel=True, compiled=True)
+        first.server.rehearse(made, classes, parallel=True, compiled=True)
     except Exception as error:  # whatever a term's code raises
-        return error
-    return None
+        raise ProgramError(first_sentence(error)) from error

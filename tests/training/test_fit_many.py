@@ -240,6 +240,6 @@ def test_runs_whose_terms_need_a_number_are_no_one_program() -> None:
             return oracle(w) + (self.mu * w if self.mu > 0.2 else 0)
 
     runs = [{"algorithm": fl.Algorithm(Gated(mu))} for mu in (0.1, 0.3)]
-    with pytest.raises(fl.UserError, match=r"Gated\.mu of term 1 needs one number"):
+    with pytest.raises(fl.UserError, match=r"Gated\.gradient cannot run"):
         trainer().fit_many(Lit(), data(), runs)
     assert not [*Path("runs").rglob("config.yaml")]
