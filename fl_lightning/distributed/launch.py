@@ -4,7 +4,6 @@ import atexit
 import ctypes
 import os
 import platform
-import socket
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -73,9 +72,11 @@ def launch_fabric(launch: LaunchOptions, **fabric_options: Any) -> Fabric:
         with ctrl_c_kills():
             fabric = Fabric(**fabric_options)
             if not by_cli:
-                if fabric.world_size > 1:
-                    _check_interaction()
-                    _check_main_address()
+                if fabric.world_size > 1 and _IS_INTERACTIVE:  # no script that ranks could run
+                    raise UserError(
+                        "a notebook or a prompt trains on one rank: give --devices 1, or run a "
+                        "script"
+                    )
                 fabric.launch()
     except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
         raise UserError(" ".join(str(error).split())) from None
@@ -158,26 +159,6 @@ def _destroy_gloo_group() -> None:
     """
     if torch.distributed.is_initialized() and torch.distributed.get_backend() == "gloo":
         torch.distributed.destroy_process_group()
-
-
-def _check_interaction() -> None:
-    """Refuse several ranks where there is no script that further ones could run."""
-    if _IS_INTERACTIVE:
-        raise UserError(
-            "a notebook or a prompt trains on one rank: give --devices 1, or run a script"
-        )
-
-
-def _check_main_address() -> None:
-    """Refuse an unknown address, for which the ranks would wait for half an hour."""
-    address = os.environ.get("MASTER_ADDR", "127.0.0.1")
-    try:
-        socket.getaddrinfo(address, None)
-    except (OSError, UnicodeError) as error:
-        raise UserError(
-            f"MASTER_ADDR {address!r} is no address that this machine knows ({error}): "
-            "give the name or IP address of the first machine"
-        ) from None
 
 
 def _accelerator(named: str) -> str:

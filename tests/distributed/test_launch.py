@@ -170,20 +170,6 @@ def test_an_accelerator_without_float64_is_refused(named, monkeypatch, refused):
     assert f"not on {named}: add --accelerator cpu" in said
 
 
-@pytest.mark.parametrize("error", [OSError, UnicodeError])
-def test_an_address_that_cannot_be_resolved_is_refused(error, refused, environment):
-    """Before ranks are started; not for one rank, which needs none."""
-
-    def unknown(*_: Any) -> None:
-        raise error("Name or service not known")
-
-    environment.setattr(launch.socket, "getaddrinfo", unknown)
-    environment.setenv("MASTER_ADDR", "nowhere.invalid")
-    said = refused("--devices", "2", "--strategy", "ddp")
-    assert "MASTER_ADDR 'nowhere.invalid'" in said
-    assert launch_fabric(LaunchOptions(accelerator="cpu", devices="1")).world_size == 1
-
-
 def test_a_further_launch_of_other_ranks_is_refused(environment):
     environment.setattr(launch, "_asked", [("2", 1)])
     with pytest.raises(UserError, match="devices=2 and num_nodes=1"):
