@@ -89,11 +89,10 @@ class Federation:
         deterministic: bool = False,
         diagnostics: bool = False,
     ):
-        sanity_checks.check_settings(fabric, clients, on_divergence)
+        sanity_checks.check_settings(fabric, on_divergence)
         self.fabric, self.module = fabric, fabric.to_device(module)
         self.clients, self.sampler, self.rounds = clients, sampler, rounds
         self.seed, self.on_divergence = seed, on_divergence
-        sanity_checks.check_parameters(module)
         self.untrained = sanity_checks.freeze_others(module, algorithm.trains)
         self.layout = Layout(module)
         sanity_checks.check_terms(algorithm.at(0, rounds), self.layout)

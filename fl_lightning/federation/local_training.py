@@ -32,7 +32,6 @@ from fl_lightning.federation.divergence import OnDivergence, finite, watched
 from fl_lightning.federation.exact_sum import ExactSum, PlainSum
 from fl_lightning.federation.rates import LocalRates
 from fl_lightning.federation.sampling import ClientSampler
-from fl_lightning.federation.sanity_checks import single_sample
 from fl_lightning.federation.server import Server
 from fl_lightning.federation.term_logs import TermLogs
 
@@ -280,12 +279,9 @@ class LocalTraining:
         try:
             yield
         except Exception as error:
-            shown = single_sample(error) or error
             plural = "s" * (len(clients) > 1)
-            shown.add_note(f"in {position}, client{plural} {', '.join(map(str, clients))}")
-            if shown is error:
-                raise
-            raise shown from error
+            error.add_note(f"in {position}, client{plural} {', '.join(map(str, clients))}")
+            raise
 
 
 def _kept(before: Sequence[Buffers], after: Sequence[States], good: Tensor) -> list[States]:

@@ -24,9 +24,6 @@ from fl_lightning.optim import check_minimizes
 PRECISIONS = "32-true", "bf16-mixed"
 """Fabric's precisions that keep weights, duals and averages in the module's dtype."""
 
-ONE_SAMPLE = "more than 1 value per channel"
-"""PyTorch's message for a batch that BatchNorm cannot normalize."""
-
 
 def freeze_others(module: nn.Module, trained: Part | None) -> list[str]:
     """Freeze the parameters that are not of the part that is trained; None is all of them.
@@ -50,16 +47,6 @@ def freeze_others(module: nn.Module, trained: Part | None) -> list[str]:
     for name in others:
         module.get_parameter(name).requires_grad_(False)
     return others
-
-
-def check_parameters(module: nn.Module) -> None:
-    """Raise a ModelError if a parameter is not finite."""
-    for name, parameter in module.named_parameters():
-        if not parameter.isfinite().all():
-            raise ModelError(
-                f"the parameter {name!r} of {class_name(module)} is NaN or infinite before the "
-                "first round: initialize it, or load other weights"
-            )
 
 
 def check_personal_part(term: Term, layout: Layout) -> None:
@@ -101,16 +88,11 @@ def check_terms(algorithm: Algorithm, layout: Layout) -> None:
         check_lora(term, layout)
 
 
-def check_settings(fabric: Fabric, clients: ClientData, on_divergence: str) -> None:
+def check_settings(fabric: Fabric, on_divergence: str) -> None:
     """Raise a UserError unless a federation can be made of these."""
     if on_divergence not in get_args(OnDivergence):
         choices = ", ".join(get_args(OnDivergence))
         raise UserError(f"on_divergence is one of {choices}, not {on_divergence!r}")
-    if clients.dataset.device != fabric.device:
-        raise UserError(
-            f"the clients' data are on {clients.dataset.device}, the models on {fabric.device}: "
-            "give ClientData `dataset.to(fabric.device)`"
-        )
     precision = fabric.strategy.precision.precision
     if precision not in PRECISIONS:
         raise UserError(
@@ -161,16 +143,3 @@ def check_cohort(
             f"{position}: {name} gave the cohort {shorten(repr(cohort), 60)}: return a list of "
             f"at least one client of 0 to {last}, each once, ascending"
         )
-
-
-def single_sample(error: Exception) -> ModelError | None:
-    """A sentence for BatchNorm's error on a single sample; None for any other error.
-
-    A term may split batches in parts, which `dry_run` cannot know.
-    """
-    if ONE_SAMPLE not in str(error):
-        return None
-    return ModelError(
-        "BatchNorm met a single sample, alone in its batch or in the part of it that the algorithm "
-        "uses: choose a model without BatchNorm, or another --batch-size"
-    )

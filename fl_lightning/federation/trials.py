@@ -23,11 +23,13 @@ from fl_lightning.core.network import arguments, class_name, tied
 from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.data import ClientData
 from fl_lightning.data.columns import blocks
-from fl_lightning.data.dataset import DeviceDataset, is_image
+from fl_lightning.data.dataset import DeviceDataset
 from fl_lightning.errors import ModelError, UserError, first_sentence
 from fl_lightning.executors import RoundInputs, SequentialExecutor
 from fl_lightning.federation.local_training import LocalTraining
-from fl_lightning.federation.sanity_checks import ONE_SAMPLE
+
+ONE_SAMPLE = "more than 1 value per channel"
+"""PyTorch's message for a batch that BatchNorm cannot normalize."""
 
 
 def try_visit(training: LocalTraining) -> None:
@@ -83,7 +85,7 @@ def dry_run(
                 "and --compile ignore: remove it, and change the gradient in a term"
             )
 
-    def forward(samples: int, training: bool = True) -> tuple[Any, Any]:
+    def forward(samples: int) -> tuple[Any, Any]:
         data, device = clients.dataset, next(module.parameters()).device
         index = torch.arange(samples, device=data.device) % len(data)
         x, y = data.inputs(index), data.targets(index)
@@ -93,7 +95,7 @@ def dry_run(
         versions = [t._version for t in tree_leaves(x)]
         weights = _places(module)
         with torch.enable_grad(), seeded_rng(0, device), autocast():
-            out = functional_call(module.train(training), buffers, args, kwargs, tie_weights=False)
+            out = functional_call(module.train(), buffers, args, kwargs, tie_weights=False)
         if [t._version for t in tree_leaves(x)] != versions:
             # the second gradient of a step would be of another batch
             raise ModelError(
@@ -112,23 +114,26 @@ def dry_run(
             )
         return out, y
 
-    for training in (True, False):
-        try:
-            out, y = forward(2, training)
-            if training:
-                _check_repeats(out, forward(2)[0], module)
-        except (torch.OutOfMemoryError, ModelError):
-            raise
-        except Exception as error:
-            raise _does_not_take(module, clients, training, error) from error
-        if clients.dataset.classes and is_cross_entropy(loss):
-            _check_scores(module, scores_of(out), training)
-        if training and is_cross_entropy(loss):
-            _check_classes(loss, scores_of(out), clients.dataset, module)
-        with torch.enable_grad(), autocast():
-            value = _checked_loss(loss, out, y, module)
-        if training:
-            _check_gradient(value, module, clients)
+    try:
+        out, y = forward(2)
+        _check_repeats(out, forward(2)[0], module)
+    except (torch.OutOfMemoryError, ModelError):
+        raise
+    except Exception as error:
+        raise _does_not_take(module, clients, error) from error
+    if is_cross_entropy(loss):
+        _check_classes(loss, scores_of(out), clients.dataset, module)
+    with torch.enable_grad(), autocast():
+        value = _checked_loss(loss, out, y, module)
+    if not value.requires_grad:
+        raise ModelError(
+            f"the output of {class_name(module)} has no gradient: remove no_grad or detach from "
+            "its forward"
+        )
+    try:
+        torch.autograd.grad(value, _trained(module), allow_unused=True)
+    except RuntimeError as error:
+        raise _does_not_take(module, clients, error) from error
     if len(with_single_batch(clients)):
         try:
             out, y = forward(1)
@@ -163,36 +168,19 @@ def _places(module: nn.Module) -> dict[str, tuple[int, int]]:
     return {name: (p._version, p.data_ptr()) for name, p in named.items()}
 
 
-def _does_not_take(
-    module: nn.Module, clients: ClientData, training: bool, error: Exception
-) -> ModelError:
-    data, dtype = clients.dataset, next(module.parameters()).dtype
-    given = torch.float32 if is_image(data.first) else data.first.dtype
-    fix = "choose another model, or other data"
-    if given.is_floating_point and given != dtype:
-        fix = f"they are {given}, its parameters {dtype}: convert one, as x.float() does"
+def _does_not_take(module: nn.Module, clients: ClientData, error: Exception) -> ModelError:
     return ModelError(
-        f"{class_name(module)} cannot take samples of shape {'x'.join(map(str, data.shape))}"
-        f"{'' if training else ' in evaluation'} ({type(error).__name__}: "
-        f"{first_sentence(error)}): {fix}"
+        f"{class_name(module)} cannot take samples of shape "
+        f"{'x'.join(map(str, clients.dataset.shape))} ({type(error).__name__}: "
+        f"{first_sentence(error)}): choose another model, or other data"
     )
-
-
-def _check_scores(module: nn.Module, out: object, training: bool) -> None:
-    """Raise a ModelError unless these are scores, (2, classes)."""
-    if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != 2:
-        of_shape = isinstance(out, Tensor) and f"a tensor of shape {tuple(out.shape)}"
-        given, when = of_shape or type(out).__name__, "training" if training else "evaluation"
-        raise ModelError(
-            f"{class_name(module)} returns {given} for two samples in {when}: return scores, "
-            "(samples, classes)"
-        )
 
 
 def _check_classes(loss: TaskLoss, out: Any, data: DeviceDataset, module: nn.Module) -> None:
     """Raise a ModelError unless the outputs have a class for each target that counts."""
     y, ignored = data.y, option(loss, "ignore_index", IGNORED)
-    if not isinstance(y, Tensor) or y.dtype != torch.int64 or getattr(out, "ndim", 0) < 2:
+    classes = isinstance(y, Tensor) and y.dtype == torch.int64
+    if not (classes and getattr(out, "ndim", 0) == y.ndim + 1):
         return  # which the loss refuses
     outputs = out.shape[-1 if loss is cross_entropy else 1]
     for block in blocks(y):
@@ -247,19 +235,6 @@ def _compares_each_with_each(loss: TaskLoss, out: Any, y: Any, value: Tensor) ->
     except Exception:  # it takes this shape alone
         return False
     return not torch.allclose(of_one_shape, value, rtol=1e-3, equal_nan=True)
-
-
-def _check_gradient(value: Tensor, module: nn.Module, clients: ClientData) -> None:
-    """Raise a ModelError unless the loss can be differentiated."""
-    if not value.requires_grad:
-        raise ModelError(
-            f"the output of {class_name(module)} has no gradient: remove no_grad or detach from "
-            "its forward"
-        )
-    try:
-        torch.autograd.grad(value, _trained(module), allow_unused=True)
-    except RuntimeError as error:
-        raise _does_not_take(module, clients, True, error) from error
 
 
 def _check_repeats(out: Any, again: Any, module: nn.Module) -> None:

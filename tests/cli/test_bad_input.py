@@ -140,12 +140,6 @@ def linear(inputs: int, classes: int) -> nn.Module:
     [
         ("--batch-size 1", normed, ["--model normed", "BatchNorm", "--batch-size"]),
         ("--clients 1437 --partition iid", normed, ["BatchNorm", "one sample"]),
-        # Per-FedAvg halves batches of three
-        (
-            "--batch-size 3 --algorithm perfedavg --partition iid --clients 479",
-            normed,
-            ["BatchNorm", "(in round 1 of 1, client"],
-        ),
         ("--sampling bernoulli --participation 1e-9", models.mlp, ["empty"]),
         ("", Branching, ["sequential executor"]),
         ("--algorithm fedrcl --algorithm.layers conv1", models.mlp, ["'conv1'", "hidden1"]),

@@ -200,13 +200,6 @@ def test_the_keys_of_dropout_lie_where_the_model_lies(executor: Callable[..., Ex
     assert module(torch.zeros(5, 6, dtype=torch.float64, device=DEVICE)).is_meta
 
 
-def test_data_on_another_device_than_the_model_are_refused() -> None:
-    clients = classification()
-    vars(clients.dataset).update(moved(vars(clients.dataset)))
-    with pytest.raises(ValueError, match=r"meta.*cpu: .*dataset.to\(fabric.device"):
-        federation(EVERY_ALGORITHM["fedavg"], clients=clients)
-
-
 def test_waiting_is_noticed() -> None:
     there = torch.zeros(3, device=DEVICE)
     for waits in (
