@@ -1,11 +1,5 @@
 """The disk space that the clients' states of a run may take."""
 
-import shutil
-from pathlib import Path
-
-from rich.filesize import decimal
-
-from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import largest_cohort
 
@@ -23,22 +17,3 @@ def most_disk_bytes(federation: Federation, keep_checkpoints: int) -> int:
     used, row = store.disk_bytes(), store.row + 2 * BLOCK  # it shares the blocks at its ends
     every_slot = (keep_checkpoints + 1) * store.num_clients * (store.row + BLOCK)
     return max(used, min(every_slot, used + visits * row)) if store.row else 0
-
-
-def check_disk_space(federation: Federation, keep_checkpoints: int) -> None:
-    """Raise a UserError, on all ranks, if less is free than the clients' states may still take."""
-    folder = federation.store.folder
-    more = most_disk_bytes(federation, keep_checkpoints) - federation.store.disk_bytes()
-    more, free = federation.fabric.broadcast((more, free_space(folder)))
-    if free < more:
-        raise UserError(
-            f"clients' states may grow by {decimal(more)}, but {decimal(free)} are free in "
-            f"{folder}: name a --run-dir on a larger disk"
-        )
-
-
-def free_space(folder: Path) -> int:
-    """Bytes free on the disk where a folder lies or will be made."""
-    absolute = folder.absolute()
-    exists = next(path for path in (absolute, *absolute.parents) if path.exists())
-    return shutil.disk_usage(exists).free

@@ -22,7 +22,6 @@ from fl_lightning.distributed.signals import (
     leave,
     stop_on_signals,
 )
-from fl_lightning.federation.disk_space import check_disk_space
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.lockstep import Lockstep
 from fl_lightning.federation.sampling import make_sampler
@@ -161,7 +160,6 @@ class Session:
         )
         if o.resume:
             checkpoint.resume(federation)
-        check_disk_space(federation, o.keep_checkpoints)
         notes = [*task.notes, *(accountant.planned(federation) for accountant in private)]
         self._begin(data, notes, directions)
         loggers += self._loggers(data, checkpoint)
