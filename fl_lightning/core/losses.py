@@ -131,15 +131,7 @@ def binary_cross_entropy(out: Any, y: Tensor) -> Tensor:
 
 
 def like(y: Tensor, scores: Tensor) -> Tensor:
-    """Targets in shape and dtype of the scores, e.g. (n,) as (n, 1).
-
-    Raises:
-        ValueError: If they are not as many.
-    """
-    if y.numel() != scores.numel():
-        raise ValueError(
-            f"there are {tuple(y.shape)} targets for outputs of shape {tuple(scores.shape)}"
-        )
+    """Targets in shape and dtype of the scores, e.g. (n,) as (n, 1)."""
     return y.to(scores.dtype).view_as(scores)
 
 

@@ -94,11 +94,11 @@ class ForwardPass:
         features, out = self.activations[head]
         module = self._network.module.get_submodule(head)
         drops = any(isinstance(part, _DropoutNd) for part in module.modules())
-        if out is not self.answer or drops or [*module.buffers()]:  # a loss is a further step
+        if out is not self.answer or drops or [*module.buffers()]:
             raise ModelError(
                 f"the head {head!r} cannot be displaced alone, since it has buffers or dropout, or "
-                "is not the model's last step: set the model's attribute `head`, or perturb all or "
-                "the body"
+                "a further step or the model's own loss follows: set the model's attribute "
+                "`head`, or perturb all or the body"
             )
         displaced = object.__new__(ForwardPass)
         displaced.__dict__.update(self.__dict__, activations=copy(self.activations))

@@ -169,15 +169,7 @@ class Layout:
 
     @torch.no_grad()
     def load(self, module: nn.Module, w: Tensor) -> None:
-        """Copy `w` into the module's parameters.
-
-        Raises:
-            UserError: If `w` has another length than the layout.
-        """
-        if w.numel() != self.size:
-            raise UserError(
-                f"a vector of {w.numel()} numbers does not fit a model of {self.size} parameters"
-            )
+        """Copy `w` into the module's parameters."""
         copy(self.parameters(module), self.split(w))
 
 

@@ -168,7 +168,7 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "floats for classes": (lambda: trainer().fit(net(), numbers()), ("cross_entropy", "float32")),
     "targets": (
         lambda: trainer(loss="mse").fit(nn.Linear(5, 3), numbers()),
-        ("mse", "(2,)", "(2, 3)"),
+        ("mse", "(2,)", "[2, 3]"),
     ),
     "classes second": (
         lambda: trainer().fit(
