@@ -10,7 +10,7 @@ from torch import Tensor
 from fl_lightning import Algorithm, Term, algorithms, scalar, zeros
 from fl_lightning.core.rehearsal import Cost, rehearse
 from fl_lightning.core.vector import Layout
-from fl_lightning.terms import SAM, AcceleratedStart, Clip, Proximal
+from fl_lightning.terms import AcceleratedStart, Clip, Proximal
 
 D = 99
 """Parameters of the classifier."""
@@ -128,10 +128,6 @@ def test_what_is_received_and_kept_has_names(algorithm, receives, keeps):
     assert (list(c.receives), list(c.keeps)) == (receives, keeps)
 
 
-def test_two_perturbations_ask_four_times():
-    assert in_models(Algorithm(SAM(), SAM())) == (4, 1, 1, 0, 0)
-
-
 class Chatty(Term):
     """Sends a number, its progress three times over, and what nobody can know; reads one state."""
 
@@ -180,24 +176,6 @@ def test_asking_for_the_loss_is_no_gradient_and_needs_no_more_than_the_model():
     c = cost_of(Algorithm(Fair()))
     assert (c.gradients, c.uplink, c.downlink) == (1, D + 1 + 3, D)
     assert c.forward_passes == 2
-
-
-class Previous(Term):
-    """Keeps the last iterate."""
-
-    local = {"last": zeros}
-
-    def start(self, w, v):
-        v.last = w
-        return w
-
-    def gradient(self, oracle, w, v):
-        moved, v.last = w - v.last, w
-        return oracle(w) - 0.5 * moved
-
-
-def test_a_term_may_keep_the_iterate_of_every_step():
-    assert cost_of(Algorithm(Previous())).uplink == D
 
 
 class SecondMoment(Term):

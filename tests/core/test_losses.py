@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from executors import ALL, STACKED, assert_agree, on_all_executors, on_eager_executors
+from executors import STACKED, assert_agree, on_all_executors, on_eager_executors
 from oracles import autograd
 from problems import adding, classification, classifier, distances, federation, hard, term, trained
 from torch import Tensor
@@ -212,9 +212,6 @@ def test_executors_agree_on_what_a_loss_is(asked):
         assert_agree(one_by_one, trained(algorithm, executor=executor, **given))
 
 
-FUNCTIONAL = {name: executor for name, executor in ALL.items() if name != "sequential"}
-
-
 def adds_up(b: ForwardPass, v: Any) -> Tensor:
     v.F = v.F + b.loss.detach()
     return b.loss
@@ -268,14 +265,6 @@ def test_a_loss_asks_no_oracle(ask):
     said = r"Mine\.gradient's loss asks for oracle.*\(w\), .* b\.at\(w\)\.loss"
     with pytest.raises(TermError, match=said):
         federation(Algorithm(term(gradient=gradient)))
-
-
-@pytest.mark.parametrize("executor", FUNCTIONAL.values(), ids=FUNCTIONAL)
-def test_a_loss_that_one_hot_encodes_is_named_with_what_to_write_instead(executor):
-    mistaken = adding(lambda b, v: b.loss + (F.one_hot(b.y, 3) * b.out).mean())
-    with pytest.raises(TermError, match=r"Asking\.gradient's loss .* torch\.arange"):
-        federation(Algorithm(Distill(), mistaken, Contrastive()), executor=executor)
-    trained(Algorithm(mistaken))
 
 
 def test_a_submodule_that_the_model_does_not_call_is_named():

@@ -72,9 +72,3 @@ def test_item_in_a_report_is_named_too():
     report = mistaken("report", lambda self, w, v: w * v.lr_sum.item())
     with pytest.raises(TermError, match=r"Mistaken\.report cannot run .*\.item\(\)"):
         federation(Algorithm(report), executor=STACKED)
-
-
-def test_a_sum_of_another_shape_is_no_matter_of_parallel_clients():
-    wrong = mistaken("gradient", in_gradient(lambda g, v: g.sum().add_(g)))
-    with pytest.raises(RuntimeError, match="broadcast shape"):
-        federation(Algorithm(wrong), executor=STACKED)

@@ -21,7 +21,7 @@ from problems import (
 from regressions import layout
 from torch import Tensor
 
-from fl_lightning import Algorithm, OfLayout, TermError, UserError, algorithms, zeros
+from fl_lightning import Algorithm, OfLayout, TermError, UserError, zeros
 from fl_lightning.core.weighting import by_size
 from fl_lightning.terms import DynamicRegularizer, Personal, Quantize
 
@@ -210,7 +210,3 @@ def test_an_initializer_may_see_the_layout() -> None:
     sizes = OfLayout(lambda first, now, layout: now.new_tensor([float(s) for s in layout.sizes]))
     run = federation(Algorithm(term(server={"sizes": sizes})))
     assert run.server.states[0]["sizes"].tolist() == [48, 8, 8, 8, 24, 3]
-
-
-def test_fednova_sends_three_numbers_besides_the_model() -> None:
-    assert federation(algorithms.fednova()).cost.uplink == D + 3

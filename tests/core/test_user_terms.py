@@ -2,7 +2,6 @@
 
 # ruff: noqa: NPY002
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,17 +28,6 @@ from torch.nn import functional as F
 from fl_lightning import Algorithm, Term, TermError, zeros
 from fl_lightning.core.rehearsed_round import dummy_facts
 from fl_lightning.core.view import FACTS
-
-
-def test_a_coefficient_and_a_method_may_resemble_hooks():
-    @dataclass(frozen=True)
-    class Mine(Term):
-        updates: Callable[[Tensor], Tensor] = torch.neg
-
-        def distance(self, w: Tensor, v: Any) -> Tensor:
-            return w - v.anchor
-
-    federation(Algorithm(Mine()))
 
 
 @on_eager_executors
@@ -114,12 +102,6 @@ def test_all_executors_agree_on_a_calibrated_loss(traces):
     for executor in (STACKED, *COMPILED.values()):
         assert_agree(one_by_one, trained(algorithm, clients=clients, executor=executor))
     assert len(traces) == 2  # one for all clients and rounds
-
-
-def test_other_errors_of_an_update_are_its_own():
-    own = term(update=lambda self, delta, mean, v: delta + [][0], report=lambda self, w, v: w)
-    with pytest.raises(IndexError):
-        federation(Algorithm(own))
 
 
 DRAWS = {"numpy": np.random.normal, "python": random.random}

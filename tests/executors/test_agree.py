@@ -187,17 +187,6 @@ def test_executors_agree_on_layers_that_are_called_with_names() -> None:
     assert_agree(first, other)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated")
-def test_executors_agree_on_a_model_with_a_scripted_part() -> None:
-    def module() -> Any:
-        made: Any = classifier()
-        made.inner = torch.jit.script(made.inner)
-        return made
-
-    expected = trained(Algorithm(), module=module())
-    assert_agree(trained(Algorithm(), module=module(), executor=STACKED), expected)
-
-
 def test_executors_agree_on_a_loss_of_more_digits_than_the_model() -> None:
     def loss(out: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(out.double(), y)

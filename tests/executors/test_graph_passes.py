@@ -78,11 +78,6 @@ def test_onednns_products_have_the_same_values(
     assert replaced == (dtype == torch.float32 and function in [*PRODUCTS.values()][:2])
 
 
-def test_products_stay_mkls_without_avx512(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
-    assert not onednn._mkl_is_slow.__wrapped__()
-
-
 def test_a_program_is_for_shapes_strides_and_dtypes(traces: list[Any]) -> None:
     program, x = Program(lambda x: (x.reshape(-1) * 2,)), torch.randn(3, 3)
     arguments = {x: 1, x + 1: 1, x.t(): 2, x.double(): 3, x[:2]: 4, x.t() + 1: 4}

@@ -2,7 +2,6 @@
 
 import runpy
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +26,3 @@ def test_operations_of_a_step_of_lenet(
     assert counts.total() <= operations
     assert counts["cast"] <= casts
     assert counts["convolution"] == 2 * counts["_fused_sgd_"] * 2
-
-
-def test_the_table_names_what_it_counts(names: dict[str, Any], capsys: Any) -> None:
-    main: Callable[[list[str]], None] = names["main"]
-    main(["--models", "mlp", "--methods", "fedavg", "--ways", "sequential", "--largest", "2"])
-    *_, row = capsys.readouterr().out.splitlines()
-    model, method, way, *numbers, named = (cell.strip() for cell in row.split("|")[1:])
-    assert (model, method, way) == ("mlp", "fedavg", "sequential")
-    operations, casts, library = map(int, numbers)
-    assert operations > library > casts > 0
-    assert named.startswith("5 mm, ")

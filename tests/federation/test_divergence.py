@@ -120,12 +120,6 @@ def test_what_a_term_spoils_is_named_apart_from_the_training(what, named, execut
         begin(Algorithm(Mine(what)), on_divergence="stop", executor=executor).fit()
 
 
-def test_the_training_of_some_and_the_message_of_others_are_named():
-    message = "of clients 4, 5, and what Mine.report returned for clients 0, 2 is .*finite"
-    with pytest.raises(DivergenceError, match=message):
-        begin(Algorithm(Mine("message")), 4, 5, on_divergence="stop").fit()
-
-
 @EXECUTORS
 @pytest.mark.parametrize("what", ["message", "state"])
 def test_a_client_whose_message_or_state_is_spoiled_can_be_skipped(what, executor):

@@ -83,14 +83,6 @@ def test_a_store_of_limited_capacity_holds_that_many_samples_drawn_at_random_onc
     assert stored(None) == stored(1000) == list(range(300))
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("neighbors", 0), ("mix", 1.1), ("scale", 0.0), ("capacity", -1)]
-)
-def test_what_cannot_vote_is_refused(name, value):
-    with pytest.raises(ValueError, match=f"^{name} of NearestNeighbors is a .*number"):
-        NearestNeighbors(**{name: value})
-
-
 def test_knn_per_names_how_its_clients_read_their_model():
     expected = NearestNeighbors(5, 0.3, 2.0, 500, logits=True)
     assert algorithms.knn_per(5, 0.3, 2.0, 500, "logits").predict == expected

@@ -131,22 +131,6 @@ def test_a_closure_may_use_the_memory_of_a_gradient_again():
     assert_equal(model, other)
 
 
-def test_gsam_takes_complex_numbers_for_pairs_of_real_ones():
-    real = nn.ParameterList([nn.Parameter(weights(network())[0].view(4, 4, 2))])
-    pairs = nn.ParameterList([nn.Parameter(torch.view_as_complex(real[0].detach().clone()))])
-    ((x, y),) = batches(1)
-    for model in real, pairs:
-        optimizer = GSAM(SGD(model.parameters(), lr=0.1), rho=0.5, alpha=0.9)
-
-        def closure(model: nn.Module = model, optimizer: Optimizer = optimizer) -> None:
-            optimizer.zero_grad()
-            w = model[0] if model[0].is_complex() else torch.view_as_complex(model[0])
-            F.cross_entropy((x @ w.real).square() + (x @ w.imag).tanh(), y).backward()
-
-        optimizer.step(closure)
-    torch.testing.assert_close(torch.view_as_real(pairs[0].detach()), real[0].detach(), **EXACT)
-
-
 def test_lesam_takes_one_pass_at_the_weights_plus_rho_times_the_unit_direction():
     model = network()
     direction = weights(network(seed=1))

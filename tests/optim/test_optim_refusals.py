@@ -104,15 +104,6 @@ def test_a_direction_must_match_the_parameters(direction, said):
         LESAM(SGD(network().parameters(), lr=0.1), direction)
 
 
-@pytest.mark.parametrize("rho", [-1.0, float("nan"), float("inf")])
-@pytest.mark.parametrize(
-    "wrap", [SAM, ASAM, lambda base, rho: LESAM(base, network().parameters(), rho)]
-)
-def test_a_radius_is_a_finite_number_of_at_least_zero(wrap, rho: float):
-    with pytest.raises(ValueError, match=r"rho of .*SAM is a finite number of at least 0"):
-        wrap(SGD(network().parameters(), lr=0.1), rho=rho)
-
-
 def test_a_group_added_to_lesam_needs_a_direction():
     model = network()
     optimizer = LESAM(SGD(model[0].parameters(), lr=0.1), weights(model[0]))

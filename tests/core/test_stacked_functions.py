@@ -5,10 +5,11 @@ import torch
 from executors import STACKED
 from problems import EVERY_ALGORITHM, classification, convolutional, federation, hard
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import grad, grad_and_value, vmap
 from torch.nn import functional as F
 
 from fl_lightning.core import device, stacked_functions
+from fl_lightning.core.losses import IGNORED, cross_entropy
 from fl_lightning.core.substitution import substituted
 
 
@@ -22,7 +23,7 @@ from fl_lightning.core.substitution import substituted
     ],
     ids=str,
 )
-def test_stacked_clients_have_torchs_bits_on_a_gpu(
+def test_stacked_clients_have_torchs_max_pooling_on_a_gpu(
     options: dict[str, Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As they are, and as channels, how convolutions leave them."""
@@ -76,3 +77,21 @@ def test_stacked_clients_train_alike_with_a_gpus_rules(
         run.train_round()
         models.append(run.w.detach().clone())
     torch.testing.assert_close(*models, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("dims", [(0, 0), (0, None), (None, 0)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_stacked_clients_have_torchs_cross_entropy_on_a_gpu(
+    dtype: torch.dtype, dims: tuple[int | None, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    g = torch.Generator().manual_seed(0)
+    scores, y = 5 * torch.randn(3, 8, 4, generator=g), torch.randint(4, (3, 8), generator=g)
+    y[:, 2] = y[1, 5] = IGNORED
+    given = [t if dim == 0 else t[0] for t, dim in zip((scores.to(dtype), y), dims, strict=True)]
+
+    theirs = vmap(grad_and_value(F.cross_entropy), in_dims=dims)(*given)
+    monkeypatch.setattr(device, "on_gpu", lambda tensor: True)
+    for ours, expected in zip(
+        vmap(grad_and_value(cross_entropy), in_dims=dims)(*given), theirs, strict=True
+    ):
+        assert ours.equal(expected)
