@@ -106,13 +106,12 @@ class RoundSums:
         result: ClientResult,
         weight: float | Tensor,
         position: int,
-        states: Sequence[Tensor | None] = (),
+        states: Sequence[Tensor] = (),
         logs: Sequence[Tensor] = (),
     ) -> None:
         """Add the result of the client at this position of the cohort.
 
-        `states` are the client's, with None for each that need not be finite; `logs` is what its
-        terms have logged.
+        `states` are those of the client that must be finite; `logs` is what its terms have logged.
 
         Raises:
             TermError: If its message has another structure than the others.
@@ -134,7 +133,7 @@ class RoundSums:
         limited = self._sum.limit < inf  # otherwise progress is finite where its square is
         checked = [
             [*vectors, *buffers] if limited else buffers,
-            *([] if state is None else [state] for state in states),
+            *([state] for state in states),
             *map(tree_leaves, result.message),
         ]
         self._parts, of_states = len(checked), range(1, 1 + len(states))

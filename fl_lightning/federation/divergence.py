@@ -92,10 +92,10 @@ def finite(states: Sequence[States]) -> FiniteFlags:
     return [{name: bool(all_finite(state)) for name, state in term.items()} for term in states]
 
 
-def watched(initially: FiniteFlags, states: Sequence[States]) -> list[Tensor | None]:
-    """Each state in the order of `initially`; None if it was not finite."""
+def watched(initially: FiniteFlags, states: Sequence[States]) -> list[Tensor]:
+    """Each state in the order of `initially`; 0 in the place of one that was not finite."""
     return [
-        term[name] if finite else None
+        term[name] if finite else term[name].new_zeros(())
         for names, term in zip(initially, states, strict=True)
         for name, finite in names.items()
     ]

@@ -1,7 +1,6 @@
 """Checks of settings, ranks and optimizers."""
 
 from collections.abc import Sequence
-from numbers import Integral
 from textwrap import shorten
 from typing import get_args
 
@@ -133,11 +132,9 @@ def check_cohort(
 ) -> None:
     """Raise a UserError unless a cohort of this sampler has each client once, ascending."""
     last = clients.num_clients - 1
-    numbers = isinstance(cohort, Sequence) and all(isinstance(c, Integral) for c in cohort)
-    if numbers and not cohort and getattr(sampler, "may_be_empty", False):
-        return
-    each_once = numbers and cohort and sorted({*cohort}) == [*cohort]
-    if not each_once or cohort[0] < 0 or cohort[-1] > last:
+    each_once = isinstance(cohort, Sequence) and [*cohort] == sorted({*cohort})
+    there = each_once and all(0 <= client <= last for client in cohort)
+    if not there or not (cohort or getattr(sampler, "may_be_empty", False)):
         name = getattr(sampler, "__qualname__", sampler)
         raise UserError(
             f"{position}: {name} gave the cohort {shorten(repr(cohort), 60)}: return a list of "

@@ -118,10 +118,7 @@ class Server:
         with seeded_rng(derived_seed(self.seed, "server", self.round), self.w.device):
             delta, states = self.algorithm.update(delta, messages, facts, self.states)
         moved = torch.stack([all_finite(change) for change in (delta, *moves.values())]).all()
-        stayed = [
-            torch.ones_like(moved) if state is None else all_finite(state)
-            for state in watched(self._initially_finite, states)
-        ]
+        stayed = [all_finite(state) for state in watched(self._initially_finite, states)]
         self.states, self.w.grad = states, -delta
         if (curve := self.algorithm.server_lr) is not None:
             lr = rate_in(curve, "server_lr", self.round, self.rounds)

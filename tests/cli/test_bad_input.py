@@ -185,7 +185,7 @@ def test_the_dry_run_of_a_model_changes_neither_statistics_nor_random_numbers():
 
 @pytest.mark.parametrize(
     "cohort",
-    [[], [0, 0], [1, 0], [-1, 2], [2, 6], torch.tensor([0, 1]), {0, 1}, [0.0, 1.0], None],
+    [[], [0, 0], [1, 0], [-1, 2], [2, 6], torch.tensor([0, 1]), {0, 1}, None],
     ids=str,
 )
 def test_a_sampler_that_gives_no_cohort_is_refused(cohort):
