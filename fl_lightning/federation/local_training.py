@@ -26,7 +26,6 @@ from fl_lightning.executors import ClientResult, ClientTask, Executor, RoundInpu
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.aggregation import RoundSums
 from fl_lightning.federation.assignment import assign_groups
-from fl_lightning.federation.client_facts import client_facts
 from fl_lightning.federation.client_store import open_store
 from fl_lightning.federation.divergence import OnDivergence, finite, watched
 from fl_lightning.federation.exact_sum import ExactSum, PlainSum
@@ -185,12 +184,10 @@ class LocalTraining:
         self, cohort: Sequence[int], weights: Sequence[float]
     ) -> list[Callable[[], ClientTask]]:
         """The visits of clients with these aggregation weights, each made when it is asked for."""
-        clients, server = self.clients, self.server
-        steps = {client: clients.num_steps(client) for client in cohort}
-        lrs = {n: self.rates.of_visit(server.round, n) for n in {*steps.values()}}
-        lr_sums = [server.algorithm.lr_sum(lrs[n]) for n in steps.values()]
-        given = lr_sums, weights, getattr(self.sampler, "probabilities", None), server.w
-        facts = client_facts(clients, cohort, *given) if cohort else {}
+        if not cohort:
+            return []
+        server, probabilities = self.server, getattr(self.sampler, "probabilities", None)
+        lrs, facts = self.rates.of_cohort(cohort, weights, probabilities)
 
         def visit(k: int, client: int) -> ClientTask:
             seed = derived_seed(server.seed, "dropout", server.round, client)
@@ -200,8 +197,8 @@ class LocalTraining:
                     key = torch.tensor(derived_seed(seed, "term", i))
                     states[i][KEY] = to_device_async(key, server.w.device)
             own = {name: each[k] for name, each in facts.items()}
-            batches = clients.visit(client, server.round)
-            return ClientTask(client, own, states, batches, lrs[steps[client]], seed, buffers)
+            batches = self.clients.visit(client, server.round)
+            return ClientTask(client, own, states, batches, lrs[k], seed, buffers)
 
         return [partial(visit, k, client) for k, client in enumerate(cohort)]
 

@@ -1,19 +1,21 @@
-"""The learning rates of visits: of a round, of each local step, and their sum."""
+"""The learning rates of visits, of a round and of each local step, and the facts of visits."""
 
+from collections.abc import Sequence
 from math import ceil, inf
 from textwrap import shorten
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fl_lightning.core.curves import OfRound, rate_in
+from fl_lightning.core.device import to_device_async
 from fl_lightning.data import ClientData
 from fl_lightning.errors import UserError
 from fl_lightning.federation.server import Server
 
 
 class LocalRates:
-    """The clients' learning rates.
+    """The clients' learning rates, and the facts of their visits (see `View`).
 
     Args:
         server: Gives the method as it is in this round.
@@ -24,7 +26,7 @@ class LocalRates:
     """
 
     def __init__(self, server: Server, clients: ClientData):
-        self.server = server
+        self.server, self.clients = server, clients
         vector = nn.Parameter(torch.zeros(1, device=server.w.device))
         own = float(server.algorithm.local([vector]).param_groups[0]["lr"])
         self._lr: OfRound = server.algorithm.lr or (lambda round, rounds: own)
@@ -51,8 +53,42 @@ class LocalRates:
             )
         return [lr * float(r) for r in rates]  # a tensor is no key of equal rates
 
+    def of_cohort(
+        self, cohort: Sequence[int], weights: Sequence[float], probabilities: Tensor | None
+    ) -> tuple[list[list[float]], dict[str, Sequence[Tensor]]]:
+        """What differs between the visits of a cohort: learning rates, and facts by name.
+
+        Args:
+            cohort: At least one client.
+            weights: Their aggregation weights.
+            probabilities: Of each client to take part in a round, where that differs.
+
+        Returns:
+            The learning rate of each step, a list a client; a fact's values, a tensor a client, all
+            copied to the device together.
+        """
+        clients, like, index = self.clients, self.server.w, torch.tensor(cohort)
+        steps = [clients.num_steps(client) for client in cohort]
+        lrs = {n: self.of_visit(self.server.round, n) for n in {*steps}}
+        numbers = {
+            "steps": steps,
+            "epochs": [n / clients.steps_per_epoch(c) for n, c in zip(steps, cohort, strict=True)],
+            "lr_sum": [self.server.algorithm.lr_sum(lrs[n]) for n in steps],
+            "size": (clients.sizes[index] / clients.mean_size).tolist(),
+            "weight": weights,
+        }
+        if probabilities is not None:
+            numbers["inclusion_probability"] = probabilities[index].tolist()
+        table = torch.tensor([*numbers.values()], dtype=like.dtype)
+        table = torch.cat([table, clients.labels_of(index).T.to(like.dtype)])
+        columns = to_device_async(table.T.contiguous(), like.device)
+        facts = {name: columns[:, i].unbind() for i, name in enumerate(numbers)}
+        facts["labels"] = columns[:, len(numbers) :].unbind()
+        facts["client"] = to_device_async(index, like.device).unbind()
+        return [lrs[n] for n in steps], facts
+
     def average_visit(self, round: int) -> dict[str, float]:
-        """The facts of a visit of a client of mean size in a round (see `View`)."""
+        """The facts of a visit of a client of mean size in a round."""
         return {
             "steps": self._steps,
             "epochs": self._steps / self._steps_per_epoch,
