@@ -56,7 +56,7 @@ class GraphExecutor(StackedExecutor):
     def manner(self) -> str:
         """See `Executor`."""
         how = "as one program" if self.stacked else "in branches"
-        graphs = " of CUDA graphs" if next(self.module.parameters()).is_cuda else ""
+        graphs = " of CUDA graphs" if self.device.type == "cuda" else ""
         return f"{self.width} clients at a time {how}{graphs}" if self.graphs else ""
 
     def try_model(self, x: Any) -> None:

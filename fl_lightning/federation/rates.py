@@ -55,7 +55,7 @@ class LocalRates:
 
     def of_cohort(
         self, cohort: Sequence[int], weights: Sequence[float], probabilities: Tensor | None
-    ) -> tuple[list[list[float]], dict[str, Sequence[Tensor]]]:
+    ) -> tuple[list[list[float]], dict[str, tuple[Tensor, ...]]]:
         """What differs between the visits of a cohort: learning rates, and facts by name.
 
         Args:
