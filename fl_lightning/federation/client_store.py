@@ -25,6 +25,9 @@ Retained = dict[str, tuple[int, Tensor]]
 UNASKED = 2**24
 """Bytes of rows that stay in memory without asking the system what is free."""
 
+BLOCK = 4096
+"""Smallest unit that a file system allocates, in bytes."""
+
 
 class ClientStore:
     """The states that clients keep between rounds: one row a client.
@@ -209,6 +212,15 @@ class ClientStore:
     def disk_bytes(self) -> int:
         """Bytes that the rows take on disk now."""
         return self._files.disk_bytes()
+
+    def most_disk_bytes(self, visits: int, checkpoints: int) -> int:
+        """A bound on the bytes on disk after further visits, with so many checkpoints kept.
+
+        Each visit writes at most one row, and a row has a slot for each checkpoint and one more.
+        """
+        used, row = self.disk_bytes(), self.row + 2 * BLOCK  # it shares the blocks at its ends
+        every_slot = (checkpoints + 1) * self.num_clients * (self.row + BLOCK)
+        return max(used, min(every_slot, used + visits * row)) if self.row else 0
 
     def retain(self, checkpoint: str = "last") -> None:
         """Put the current rows on disk and keep them, in place of rows of the same name."""

@@ -16,7 +16,6 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.prediction import from_logits
 from fl_lightning.core.term import Term
 from fl_lightning.core.weighting import by_size, in_words
-from fl_lightning.federation.disk_space import most_disk_bytes
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import largest_cohort
 from fl_lightning.federation.trials import with_single_batch
@@ -46,7 +45,9 @@ def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Fed
     manner = federation.local_training.executor.manner
     source = "the clients" if o.validation_from == "clients" else "the test set"
     held_out = f"{len(data.validation or ()):,} samples of {source} are held out for validation"
-    disk = most_disk_bytes(federation, o.keep_checkpoints)
+    cohort = largest_cohort(federation.sampler, federation.clients.num_clients)
+    visits = cohort * (federation.rounds - federation.round)
+    disk = federation.store.most_disk_bytes(visits, o.keep_checkpoints)
     return "\n".join(
         [
             f"{name} on {names['data']}: {used:,} training and {len(test):,} test samples",

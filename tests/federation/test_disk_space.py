@@ -7,10 +7,8 @@ import pytest
 from problems import federation
 
 from fl_lightning import algorithms
-from fl_lightning.federation.disk_space import BLOCK, most_disk_bytes
-from fl_lightning.federation.sampling import UniformSampling
+from fl_lightning.federation.client_store import BLOCK, ClientStore
 from fl_lightning.runs.converters import parse_bytes
-from fl_lightning.training import summary
 
 
 def test_sizes_are_read_with_their_units():
@@ -26,15 +24,12 @@ def test_other_sizes_are_refused(size):
 
 def test_a_short_run_is_bounded_by_its_visits_and_a_long_one_by_its_clients():
     """Three of six clients a round; a row for each visit, or for each version of each client."""
-    sampler = UniformSampling(0.5)
-    short, long = (
-        federation(algorithms.scaffold(), rounds=rounds, sampler=sampler) for rounds in (2, 1000)
-    )
-    row = short.store.row
-    assert 2 * 3 * row < most_disk_bytes(short, 2) <= 2 * 3 * (row + 2 * BLOCK)
-    assert 6 * 3 * row < most_disk_bytes(long, 2) <= 6 * 3 * (row + BLOCK)
-    assert most_disk_bytes(long, 5) == 2 * most_disk_bytes(long, 2)
-    assert most_disk_bytes(federation(algorithms.fedavg(), rounds=1000), 2) == 0
+    store = federation(algorithms.scaffold()).store
+    short, long = (store.most_disk_bytes(3 * rounds, 2) for rounds in (2, 1000))
+    assert 2 * 3 * store.row < short <= 2 * 3 * (store.row + 2 * BLOCK)
+    assert 6 * 3 * store.row < long <= 6 * 3 * (store.row + BLOCK)
+    assert store.most_disk_bytes(3000, 5) == 2 * long
+    assert federation(algorithms.fedavg()).store.most_disk_bytes(3000, 2) == 0
 
 
 def begun(folder: Path, *argv: str) -> None:
@@ -44,7 +39,7 @@ def begun(folder: Path, *argv: str) -> None:
 def test_a_run_shows_what_its_states_take_from_a_gigabyte_on(tmp_path, capsys, monkeypatch):
     begun(tmp_path / "small", "--rounds", "1")
     assert "on disk" not in capsys.readouterr().out
-    monkeypatch.setattr(summary, "most_disk_bytes", lambda *_: 11 * 10**8)
+    monkeypatch.setattr(ClientStore, "most_disk_bytes", lambda *_: 11 * 10**8)
     begun(tmp_path / "large", "--rounds", "1")
     assert "client states: at most 1.1 GB on disk\n" in capsys.readouterr().out
 
