@@ -74,21 +74,21 @@ def test_executors_agree_under_a_rate_within_the_visit(momentum: float, traces: 
 
 
 @pytest.mark.parametrize("executor", [NARROW, WIDE], ids=["1", "8"])
-@pytest.mark.parametrize("name", ["scaffold", "fedtoga"])
-def test_executors_agree_under_adamw(name: str, executor: Any) -> None:
-    algorithm = EVERY_ALGORITHM[name].with_outer_terms(local=partial(AdamW, lr=0.01))
+@pytest.mark.parametrize(
+    ("name", "local"),
+    [
+        ("scaffold", partial(AdamW, lr=0.01)),
+        ("fedtoga", partial(AdamW, lr=0.01)),
+        ("fedavg", Normalized),
+    ],
+)
+def test_executors_agree_under_adamw_and_an_optimizer_that_looks_at_all_that_it_has(
+    name: str, local: Any, executor: Any
+) -> None:
+    algorithm = EVERY_ALGORITHM[name].replace(local=local)
     one_by_one, other = (
         trained(algorithm, module=classifier(norm=False), **options)
         for options in ({}, {"executor": executor})
-    )
-    assert_agree(one_by_one, other)
-
-
-@pytest.mark.parametrize("executor", [NARROW, WIDE], ids=["1", "8"])
-def test_executors_agree_under_an_optimizer_that_looks_at_all_that_it_has(executor: Any) -> None:
-    algorithm, module = Algorithm(local=Normalized), partial(classifier, norm=False)
-    one_by_one, other = (
-        trained(algorithm, module=module(), **options) for options in ({}, {"executor": executor})
     )
     assert_agree(one_by_one, other)
 
