@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -85,35 +86,7 @@ def dry_run(
                 "and --compile ignore: remove it, and change the gradient in a term"
             )
 
-    def forward(samples: int) -> tuple[Any, Any]:
-        data, device = clients.dataset, next(module.parameters()).device
-        index = torch.arange(samples, device=data.device) % len(data)
-        x, y = data.inputs(index), data.targets(index)
-        args, kwargs = arguments(x)
-        given = tied(module, {name: b.clone() for name, b in module.named_buffers()})
-        buffers = dict(given)
-        versions = [t._version for t in tree_leaves(x)]
-        weights = _places(module)
-        with torch.enable_grad(), seeded_rng(0, device), autocast():
-            out = functional_call(module.train(), buffers, args, kwargs, tie_weights=False)
-        if [t._version for t in tree_leaves(x)] != versions:
-            # the second gradient of a step would be of another batch
-            raise ModelError(
-                f"{class_name(module)} changes its input in place: write x = x - m instead of "
-                "x.sub_(m), and inplace=False"
-            )
-        if moved := [name for name, place in _places(module).items() if weights[name] != place]:
-            raise ModelError(
-                f"{class_name(module)} changes its parameter {moved[0]!r} in a step, which clients "
-                "would pass on to one another: make it a buffer, of which each has its own"
-            )
-        if replaced := [name for name in given if buffers[name] is not given[name]]:
-            raise ModelError(
-                f"{class_name(module)} replaces its buffer {replaced[0]!r} by another tensor: "
-                "change it in place, as buffer.copy_(...)"
-            )
-        return out, y
-
+    forward = partial(_forward, module, clients, autocast)
     try:
         out, y = forward(2)
         _check_repeats(out, forward(2)[0], module)
@@ -156,6 +129,46 @@ def dry_run(
                     f"{class_name(module)} has BatchNorm, which cannot train on one sample: raise "
                     "--batch-size, leave out clients with one sample, or use GroupNorm"
                 ) from error
+
+
+def _forward(
+    module: nn.Module,
+    clients: ClientData,
+    autocast: Callable[[], AbstractContextManager[Any]],
+    samples: int,
+) -> tuple[Any, Any]:
+    """The model's output for the first samples, and their targets.
+
+    Raises:
+        ModelError: If the model changes its input or a parameter in place, or replaces a buffer.
+    """
+    data, device = clients.dataset, next(module.parameters()).device
+    index = torch.arange(samples, device=data.device) % len(data)
+    x, y = data.inputs(index), data.targets(index)
+    args, kwargs = arguments(x)
+    given = tied(module, {name: b.clone() for name, b in module.named_buffers()})
+    buffers = dict(given)
+    versions = [t._version for t in tree_leaves(x)]
+    weights = _places(module)
+    with torch.enable_grad(), seeded_rng(0, device), autocast():
+        out = functional_call(module.train(), buffers, args, kwargs, tie_weights=False)
+    if [t._version for t in tree_leaves(x)] != versions:
+        # the second gradient of a step would be of another batch
+        raise ModelError(
+            f"{class_name(module)} changes its input in place: write x = x - m instead of "
+            "x.sub_(m), and inplace=False"
+        )
+    if moved := [name for name, place in _places(module).items() if weights[name] != place]:
+        raise ModelError(
+            f"{class_name(module)} changes its parameter {moved[0]!r} in a step, which clients "
+            "would pass on to one another: make it a buffer, of which each has its own"
+        )
+    if replaced := [name for name in given if buffers[name] is not given[name]]:
+        raise ModelError(
+            f"{class_name(module)} replaces its buffer {replaced[0]!r} by another tensor: "
+            "change it in place, as buffer.copy_(...)"
+        )
+    return out, y
 
 
 def _trained(module: nn.Module) -> list[nn.Parameter]:
