@@ -84,11 +84,8 @@ class ClientScores(Measure):
         scores = dict(zip(names, table.T.numpy(), strict=True))
         rows = DataFrame({"round": round, **of_client, **scores})
         if self.file.exists():
-            try:
-                before: Any = read_csv(self.file, dtype=str, keep_default_na=False)  # as written
-                rounds = before["round"].astype(int)
-            except (ValueError, KeyError) as error:
-                raise UserError(f"{self.file} is damaged: restore it, or delete it") from error
+            before: Any = read_csv(self.file, dtype=str, keep_default_na=False)  # as written
+            rounds = before["round"].astype(int)
             kept = (rounds < round) & (rounds % self.every == 0)
             rows = concat([before[kept], rows])
         with atomic(self.file, "w") as file:

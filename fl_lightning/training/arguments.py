@@ -6,8 +6,6 @@ from dataclasses import fields
 from inspect import Parameter, signature
 from typing import Any, get_type_hints
 
-from lightning import LightningDataModule
-
 from fl_lightning.algorithms import modifiers
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.core.algorithm import Algorithm
@@ -70,18 +68,6 @@ def _converted(name: str, value: Any) -> Any:
         raise UserError(f"{name}: {error}") from None
 
 
-def check_objects(callbacks: Any, loggers: Any) -> None:
-    """Raise a UserError unless these are lists, and the loggers have the methods of one."""
-    if not all(isinstance(given, list | tuple) for given in (callbacks, loggers)):
-        raise UserError("callbacks and loggers are lists: write callbacks=[...]")
-    for logger in loggers:
-        if not all(hasattr(logger, name) for name in ("log_metrics", "save", "finalize")):
-            raise UserError(
-                f"{logger!r:.60} is no logger: give an object with log_metrics, save and finalize, "
-                "such as lightning.fabric.loggers.CSVLogger(folder)"
-            )
-
-
 def read_algorithm(given: str | Mapping[str, Any] | Algorithm) -> dict[str, Chosen]:
     """The algorithm and the parts of other methods, as the command line chooses them."""
     parts = modifiers.PARTS
@@ -128,11 +114,6 @@ def _chosen(
             f"the {kind} is {given!r}: give a name, or a mapping with a name and options"
         )
     name = options.pop("name").lower().replace("-", "_")
-    if ":" in name:
-        raise UserError(
-            f"{name} names a function in a file, which is for the command line: import it, and "
-            "give the Algorithm that it returns"
-        )
     if name not in known:
         raise UserError(f"there is no {kind} {name!r}{nearest(name, known)}")
     defaults = {p.name: p.default for p in signature(known[name]).parameters.values()}
@@ -151,10 +132,6 @@ def read_data(data: FederatedData | None, datamodule: Any, clients: Any) -> Fede
     if data is not None and datamodule is not None:
         raise UserError("there are data and a datamodule: give one of them")
     if datamodule is not None:
-        if not isinstance(datamodule, LightningDataModule):
-            raise UserError(
-                f"the datamodule is a {type(datamodule).__name__}: give a LightningDataModule"
-            )
         return FederatedData.from_datamodule(datamodule, clients=clients)
     if clients is not None:
         raise UserError("clients are part of the data: give FederatedData(..., clients=...)")

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from fl_lightning.algorithms import modifiers
-from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.programs import differing_numbers
 from fl_lightning.distributed.turns import Turn
 from fl_lightning.errors import UserError
 from fl_lightning.federation.lockstep import Lockstep, ProgramError
@@ -42,43 +40,23 @@ def check_options(configs: Sequence[Config]) -> None:
             raise ProgramError(f"{why}: leave it out to fit runs together")
         for name in sorted({*config.program(), *configs[0].program()}):
             if config.get(name) != configs[0].get(name):
-                raise _differing(configs[0], config, name)
+                raise ProgramError(
+                    f"runs cannot train as one program with {name} {configs[0].get(name)} and "
+                    f"{config.get(name)}: fit them apart"
+                )
 
 
-def check_methods(configs: Sequence[Config], algorithms: Sequence[Algorithm]) -> None:
-    """Raise a UserError unless runs of these options and methods may train as one program."""
-    check_options(configs)
-    try:
-        differing_numbers(algorithms)
-    except UserError as error:
-        raise _in_options(error, configs) from None
-
-
-def _differing(here: Config, there: Config, name: str, why: str = "") -> ProgramError:
-    return ProgramError(
-        f"runs cannot train as one program with {name} {here.get(name)} and {there.get(name)}"
-        f"{why}: fit them apart"
-    )
-
-
-def _in_options(error: UserError, configs: Sequence[Config]) -> ProgramError:
-    """The error with an option of the method that differs, and both values."""
+def _naming_options(error: UserError, configs: Sequence[Config]) -> ProgramError:
+    """The error with the options of the method that differ."""
     first = configs[0]
-    for config in configs:
-        names = first.keys() | config.keys()
-        differing = [
-            name
-            for name in names
-            if name.partition(".")[0] in OF_METHOD and first.get(name) != config.get(name)
-        ]
-        # a number changes the program where it is 0, or none, in one run
-        numbers = {
-            n: all(isinstance(c.get(n), float) and c[n] for c in (first, config)) for n in names
-        }
-        if differing:
-            name = min(differing, key=lambda name: (numbers[name], name))
-            return _differing(first, config, name, f" ({error})")
-    return ProgramError(f"runs cannot train as one program: {error}")
+    differing = {
+        name
+        for config in configs
+        for name in first.keys() | config.keys()
+        if name.partition(".")[0] in OF_METHOD and first.get(name) != config.get(name)
+    }
+    which = f" with different {', '.join(sorted(differing))}" if differing else ""
+    return ProgramError(f"runs cannot train as one program{which}: {error}")
 
 
 def _print_once(out: TextIO, printed: set[str], named: bool, folder: Path, note: str) -> None:
@@ -130,5 +108,5 @@ def fit_together(
     errors = [turn.error for turn in turns]
     for error in errors:
         if isinstance(error, ProgramError):
-            raise _in_options(error, configs)
+            raise _naming_options(error, configs)
     return errors

@@ -270,13 +270,6 @@ def test_damaged_files_are_refused(tmp_path, name: str, content: bytes, said: st
         read(tmp_path / name, target="y", clients="site")
 
 
-def test_columns_of_several_levels_are_refused():
-    frame = table()[["age", "delay", "site"]]
-    frame.columns = pandas.MultiIndex.from_tuples([("age", "mean"), ("delay", ""), ("site", "")])
-    with pytest.raises(UserError, match="levels"):
-        read(frame, target="delay", clients="site")
-
-
 def test_texts_after_numbers_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "BLOCK", 20)
     file = tmp_path / "table.csv"

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,8 +106,6 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "a tuple": (lambda: trainer().fit(Lit(), (X, Y)), ("tuple", "FederatedData")),
     "both": (lambda: trainer().fit(Lit(), data(), datamodule=3), ("one of them",)),
     "clients": (lambda: trainer().fit(Lit(), data(), clients=Y), ("clients=",)),
-    "a datamodule": (lambda: trainer().fit(Lit(), datamodule=3), ("int", "LightningDataModule")),
-    "resume": (lambda: trainer().fit(Lit(), data(), resume="yes"), ("'yes'",)),
     "resume nothing": (lambda: trainer().fit(Lit(), data(), resume=True), ("run_dir",)),
     "option": (lambda: trainer(momentun=0.9), ("momentum",)),
     "of the data": (lambda: trainer(validation=0.1), ("FederatedData",)),
@@ -122,7 +119,6 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "precision": (lambda: trainer(precision="64-true"), ("32-true",)),
     "algorithm": (lambda: trainer("fedag"), ("fedavg",)),
     "a number": (lambda: trainer(3), ("3", "name")),
-    "a file": (lambda: trainer({"name": "mine.py:f"}), ("mine.py:f", "the Algorithm")),
     "a function": (lambda: trainer(fl.algorithms.fedavg), ("function", "an Algorithm")),
     "of algorithm": (lambda: trainer({"name": "fedprox", "nu": 1}), ("mu",)),
     "modifier": (lambda: trainer({"name": "scaffold", "perturb": "lesm"}), ("lesam",)),
@@ -221,11 +217,6 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),
     "complex": (partial(fit_linear, torch.complex64), ("weight is complex",)),
     "callback": (lambda: trainer(callbacks=3), ("callbacks=[...]",)),
-    "no logger": (lambda: trainer(loggers=["csv"]), ("'csv'", "CSVLogger")),
-    "a logger that cannot save": (
-        lambda: trainer(loggers=[SimpleNamespace(log_metrics=print, finalize=print)]),
-        ("is no logger", "log_metrics, save and finalize"),
-    ),
     "of Lightning": (
         lambda: trainer(callbacks=[OfLightning("loss")]).fit(Lit(), data()),
         ("EarlyStopping", "fl_lightning.callbacks"),
