@@ -70,7 +70,7 @@ def read_table(
                 yield rounding.of(part.to_numpy(dtype=np.float64, na_value=np.nan))
 
     if isinstance(table, pandas.DataFrame):
-        x = _in_memory(read(iter([table])), len(table))
+        x = torch.from_numpy(np.concatenate([*read(iter([table]))]))
     else:
         x = _mapped(read(_chunks(table, target, owner)))
     check_finite(x, "x", names)
@@ -148,17 +148,6 @@ def _input_columns(
             f"make numbers of them by pandas.get_dummies(table, columns={texts}, dtype=float)"
         )
     return inputs
-
-
-def _in_memory(read: Iterator[np.ndarray], rows: int) -> Tensor:
-    """The blocks as one tensor, without a second copy of them all."""
-    x, row = np.empty((0, 0), np.float32), 0
-    for block in read:
-        if not row:
-            x = np.empty((rows, block.shape[1]), np.float32)
-        x[row : row + len(block)] = block
-        row += len(block)
-    return torch.from_numpy(x)
 
 
 def _mapped(read: Iterator[np.ndarray]) -> Tensor:

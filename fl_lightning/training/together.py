@@ -14,7 +14,6 @@ from fl_lightning.distributed.turns import Turn
 from fl_lightning.errors import UserError
 from fl_lightning.federation.lockstep import Lockstep, ProgramError
 from fl_lightning.runs.config import Config
-from fl_lightning.runs.options import Options
 from fl_lightning.training.session import Parts, Session
 
 OF_METHOD = "algorithm", *modifiers.PARTS, "clip_norm"
@@ -92,8 +91,7 @@ def fit_together(
     lockstep = Lockstep()
     for session in sessions:
         o = session.options
-        width = Options.parallel_clients if o.executor == "auto" else o.parallel_clients
-        session.options = replace(o, executor="stacked", parallel_clients=width)
+        session.options = replace(o, executor="stacked", parallel_clients=o.width)
         session.lockstep = lockstep
     contexts = within or [nullcontext, *[partial(redirect_stdout, StringIO())] * (len(runs) - 1)]
     if not within:
