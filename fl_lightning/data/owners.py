@@ -99,13 +99,8 @@ def _from_owners(owners: Any, rows: int) -> tuple[Partition, Sequence[object]]:
     if len(owners) != rows or getattr(owners, "ndim", 1) != 1:
         shape = tuple(getattr(owners, "shape", (len(owners),)))
         raise UserError(f"clients has shape {shape} for {rows:,} rows: give one owner for each row")
-    try:
-        owners = owners.numpy(force=True) if isinstance(owners, Tensor) else owners
-        codes, names = pandas.factorize(owners, sort=True)
-    except (TypeError, ValueError) as error:  # dictionaries, another byte order, bfloat16, sparse
-        raise UserError(
-            f"clients cannot be sorted ({error}): give a number or a text for each row"
-        ) from error
+    owners = owners.numpy(force=True) if isinstance(owners, Tensor) else owners
+    codes, names = pandas.factorize(owners, sort=True)
     if missing := int((codes < 0).sum()):
         raise UserError(
             f"{missing:,} of {rows:,} rows have no owner (row {int(codes.argmin())}): "
