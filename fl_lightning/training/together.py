@@ -1,13 +1,11 @@
 """Several runs whose clients train as one program."""
 
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import replace
 from functools import partial
 from io import StringIO
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from fl_lightning.algorithms import modifiers
 from fl_lightning.distributed.turns import Turn
@@ -58,13 +56,6 @@ def _naming_options(error: UserError, configs: Sequence[Config]) -> ProgramError
     return ProgramError(f"runs cannot train as one program{which}: {error}")
 
 
-def _print_once(out: TextIO, printed: set[str], named: bool, folder: Path, note: str) -> None:
-    """Print a note that no other run has printed, with the folder of the run if it is `named`."""
-    if note not in printed:
-        print(f"{folder}: {note}" if named else note, file=out)
-    printed.add(note)
-
-
 def fit_together(
     runs: Sequence[tuple[Session, Callable[[], Parts]]],
     within: Sequence[Callable[[], AbstractContextManager[Any]]] = (),
@@ -73,8 +64,7 @@ def fit_together(
 
     Args:
         runs: The sessions, and what makes their parts.
-        within: Makes the context that each run's code runs in; by default the first run prints,
-            and of the others only notes that it does not have.
+        within: Makes the context that each run's code runs in; by default the first run prints.
 
     Returns:
         What each run has raised, or None.
@@ -94,10 +84,6 @@ def fit_together(
         session.options = replace(o, executor="stacked", parallel_clients=o.width)
         session.lockstep = lockstep
     contexts = within or [nullcontext, *[partial(redirect_stdout, StringIO())] * (len(runs) - 1)]
-    if not within:
-        printed = set[str]()
-        for i, session in enumerate(sessions):
-            session.print_note = partial(_print_once, sys.stdout, printed, i > 0)
     turns = [
         Turn(partial(session.fit, make), context)
         for (session, make), context in zip(runs, contexts, strict=True)

@@ -76,20 +76,6 @@ def test_each_run_is_as_its_fit(name: str) -> None:
         assert_same(run, trainer(**{**common, **given, **own}).fit(make(), data()), make())
 
 
-def test_each_run_prints_its_own_notes(capsys: pytest.CaptureFixture[str]) -> None:
-    """What all have is printed once, before the summary of the first or after it."""
-    runs = [toga(beta=beta) for beta in (0.8, 0.8, 0.4)]
-    common = {"rounds": 1, "executor": "stacked", "participation": 0.1}
-    found = trainer("fedtoga", **common).fit_many(classifier(), data(), runs)
-    said = capsys.readouterr().out.splitlines()
-    momentum = [line for line in said if "server momentum" in line]
-    assert len(momentum) == 2
-    assert momentum[0].startswith("fedtoga: ")
-    assert momentum[1].startswith(f"{found[2].path}: fedtoga: ")
-    assert sum("per client: upload" in line for line in said) == 1
-    assert sum("is 1 a round" in line for line in said) == 1
-
-
 class After:
     """Does something after a round; keeps the rounds that it has seen."""
 
