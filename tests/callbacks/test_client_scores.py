@@ -109,17 +109,6 @@ def test_a_client_with_samples_of_several_owners_has_no_test_samples_of_its_own(
     assert measure.owners == ["a", "b"]
 
 
-def test_test_rows_without_owners_are_refused(tmp_path):
-    x, y = data().train
-    without = fl.FederatedData((x, y), (x, y), clients=[k % 4 for k in range(80)])
-    trainer = fl.FederatedTrainer(
-        rounds=1, loss="mse", run_dir=tmp_path / "run", callbacks=[ClientScores]
-    )
-    with pytest.raises(fl.UserError, match="no client has test samples of its own"):
-        trainer.fit(nn.Linear(3, 1), without)
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize("classes", [2, 3])
 def test_clients_that_do_not_define_a_metric_do_not_count(classes, tmp_path):
     g = torch.Generator().manual_seed(0)

@@ -98,12 +98,6 @@ def test_columns_are_chosen_and_clients_come_from_a_scheme():
     assert data.parts["test"].sizes.tolist() == [1, 1]
 
 
-def test_a_data_set_may_be_given_directly():
-    data = FederatedData(speech(), clients="speaker", target="word")
-    assert data.names == ("a", "b")
-    assert data.divided(data.train)[1].tolist() == SPEECH["word"]
-
-
 @pytest.mark.parametrize("make", [read, FederatedData])
 def test_the_format_of_a_data_set_chooses_the_columns(make: Any):
     (only,) = make(speech().with_format("torch", ["wave"]), clients=[0, 1] * 4).train
@@ -120,18 +114,6 @@ def test_a_column_of_dates_is_refused_by_name_but_may_be_the_owners(make: Any):
     assert make(days, clients="day").num_clients == 8
     with pytest.raises(UserError, match=r"\['day'\] is no tensor"):
         make(days, clients=[0, 1] * 4)
-
-
-def test_a_column_of_lists_of_which_one_is_missing_is_refused_by_name():
-    class Missing(HubDataset):
-        def with_format(self, form: str | None, columns: Any = None) -> HubDataset:
-            return Missing(self.columns, form or "", columns)
-
-        def __getitem__(self, key: str | int) -> Any:
-            return super().__getitem__(key) if key == "user" else key.shape  # as datasets does
-
-    with pytest.raises(UserError, match=r"\['x'\] is no tensor"):
-        FederatedData(Missing({"x": [None, [1.0]], "user": [0, 1]}), clients="user")
 
 
 def test_parts_that_number_their_classes_in_another_way_are_refused():

@@ -180,11 +180,6 @@ def test_digits_are_split_class_by_class():
     assert_normalized(train.inputs(torch.arange(len(train))), 1e-3)
 
 
-def test_missing_data_says_where_it_looked(tmp_path: Path):
-    with pytest.raises(ValueError, match=r"MNIST is not complete .*MNIST/raw.*--data-dir"):
-        sources.mnist(tmp_path, download=False)
-
-
 def test_emnist_letters_are_upright_and_labeled_from_zero(tmp_path: Path):
     raw = tmp_path / "EMNIST/raw"
     raw.mkdir(parents=True)
@@ -214,11 +209,3 @@ def test_color_images_become_channels_first(tmp_path: Path, monkeypatch):
     train, _ = sources.cifar10(tmp_path)
     assert np.array_equal(train.x.numpy(), pixels.transpose(0, 3, 1, 2))
     assert train.y.tolist() == [3, 1, 0, 9]
-
-
-def test_mnist_opens_an_existing_folder():
-    if not MNIST.exists():
-        pytest.skip(f"there is no MNIST in {MNIST}")
-    train, test = sources.mnist(MNIST)
-    assert (len(train), len(test), train.shape) == (60_000, 10_000, (1, 28, 28))
-    assert_normalized(train.inputs(torch.arange(0, 60_000, 7)), 0.01)

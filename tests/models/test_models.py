@@ -11,7 +11,6 @@ from pretrained_networks import assert_same_but_the_head, saved, tiny_vit_b32
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fl_lightning.core.vector import Layout
 from fl_lightning.models import (
     char_lstm,
     char_transformer,
@@ -83,10 +82,6 @@ def test_parameter_counts_and_the_last_childs_name_are_the_papers(
     with torch.device("meta"):
         made = model()
     assert (num_parameters(made), [*made.named_children()][-1][0]) == (parameters, head)
-
-
-def test_a_resnet_has_five_levels_of_features():
-    assert Layout(resnet18_gn()).body_blocks() == ["bn1", "layer1", "layer2", "layer3", "layer4"]
 
 
 def test_a_fresh_resnet_has_the_published_norm():

@@ -82,20 +82,3 @@ def test_a_file_in_a_folder_without_a_run_is_not_written_over(name, tmp_path, ca
     assert name in sentence(capsys, experiment(tmp_path).run)
     assert [path.name for path in tmp_path.iterdir() if path.name != ".lock"] == [name]
     assert (tmp_path / name).read_text() == "a user's"
-
-
-def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
-    """Also for a resumption and a file of options."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.yaml").write_text("data_dir: ~/data\n")
-    first = experiment(Path("~/run"), "--config=~/mine.yaml")
-    first.run()
-    assert first.options.data_dir == tmp_path / "data"
-    assert (tmp_path / "run/model.pt").exists()
-    assert experiment(Path("~/run"), "--resume").options.data_dir == tmp_path / "data"
-    assert not Path("~").exists()
-
-
-def test_an_empty_run_dir_is_refused(capsys):
-    assert "--run-dir" in sentence(capsys, jobs.experiment, "--run-dir", "")
