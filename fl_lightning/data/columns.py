@@ -28,7 +28,7 @@ def check_finite(column: Tensor, name: str, names: list[str] | None = None) -> N
     bad = torch.zeros(column.shape[1] if column.ndim == 2 else 1, dtype=torch.int64)
     for block in blocks(column) if column.is_floating_point() or column.is_complex() else ():
         if not block.sum().isfinite():  # reads once; a sum of finite numbers may be infinite
-            bad += (~block.isfinite()).view(len(block), len(bad), -1).any(2).sum(0)
+            bad += (~block.isfinite()).view(len(block), len(bad), -1).any(2).sum(0).cpu()
     if bad.any():
         worst = int(bad.argmax())
         others = f" (and {n} more columns)" if (n := int((bad > 0).sum()) - 1) else ""

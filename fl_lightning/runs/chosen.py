@@ -23,7 +23,6 @@ from fl_lightning.data import DeviceDataset, FederatedData
 from fl_lightning.data.columns import check_finite
 from fl_lightning.data.dataset import TrainTest
 from fl_lightning.data.dataset import rows as count
-from fl_lightning.data.rows import columns
 from fl_lightning.errors import UserError, first_sentence
 from fl_lightning.runs.code import copy_of, search_first
 
@@ -89,9 +88,8 @@ def build_data(source: Chosen, root: Path) -> tuple[DeviceDataset, DeviceDataset
             raise UserError(f"{source.name} has no {kind} samples: give it at least one")
         if not data.shape:
             raise UserError(f"{source.name} has single numbers as samples: give x of shape (n, 1)")
-        parts = {"x": data.x, "y": data.y}
-        for path, column in columns(parts, f"{source.name}, {kind} samples"):
-            check_finite(column, path)
+        for part in tree_leaves((data.x, data.y)):
+            check_finite(part, f"{source.name}, {kind} samples,")
     for what in ("classes", "shape", "dtype", "mean", "std"):
         ours, theirs = (getattr(data.first if what == "dtype" else data, what) for data in pair)
         if ours != theirs:

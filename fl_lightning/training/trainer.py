@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from lightning.fabric import Fabric
 from torch import Tensor, nn
@@ -115,7 +115,7 @@ class FederatedTrainer:
         *,
         datamodule: Any = None,
         clients: Any = None,
-        resume: bool | Literal["auto"] = False,
+        resume: bool = False,
     ) -> Run:
         """Train a module in place, and write the run's folder.
 
@@ -124,8 +124,7 @@ class FederatedTrainer:
             data: The data with their clients.
             datamodule: A LightningDataModule instead of data.
             clients: The owners of its training data, as `FederatedData` takes them.
-            resume: Continue the run in `run_dir` from its newest checkpoint, or begin one there;
-                "auto": if `run_dir` is given.
+            resume: Continue the run in `run_dir` from its newest checkpoint, or begin one there.
 
         Returns:
             The run, whose folder holds scalars, checkpoints, and the weights (`model.pt`; of a
@@ -154,7 +153,7 @@ class FederatedTrainer:
         *,
         datamodule: Any = None,
         clients: Any = None,
-        resume: bool | Literal["auto"] = False,
+        resume: bool = False,
     ) -> list[Run]:
         """Train a copy of a module in each of several runs, whose clients train as one program.
 
@@ -208,10 +207,9 @@ class FederatedTrainer:
         return [Run.read(session.run.path) for session, _ in fits]
 
     def _session(
-        self, module: nn.Module, data: FederatedData, resume: bool | Literal["auto"]
+        self, module: nn.Module, data: FederatedData, resume: bool
     ) -> tuple[Session, Callable[[], Parts]]:
         """A run that has not begun, and a function that gives what it trains."""
-        resume = self.options.run_dir is not None if resume == "auto" else resume
         task = task_of(module, self.loss, self.metrics, self.options.batch_size, self._given)
         loss = loss_text(task.loss)
         o = replace(self.options, clients=data.num_clients, loss=loss, resume=resume)

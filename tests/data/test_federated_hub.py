@@ -7,10 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lightning import LightningDataModule
-from torch.utils.data import (
-    DataLoader,
-)
 
 from fl_lightning import FederatedData, UserError, partitions
 
@@ -163,18 +159,3 @@ def test_a_transform_is_applied_to_each_row():
     data = FederatedData(speech().with_format("custom"), clients="speaker", target="word")
     assert data.train["wave"].tolist() == (-X).tolist()
     assert data.names == ("a", "b")
-
-
-def test_a_collation_makes_rows_of_a_hub_data_set():
-    def collate(samples: list[dict[str, Any]]) -> tuple[Any, Any]:
-        return tuple(
-            torch.tensor(np.array([row[name] for row in samples])) for name in ("wave", "word")
-        )
-
-    class Waves(LightningDataModule):
-        def train_dataloader(self) -> Any:
-            return DataLoader(speech(), collate_fn=collate)
-
-    data = FederatedData.from_datamodule(Waves(), clients=[0, 1] * 4)
-    assert data.train[0].tolist() == X.tolist()
-    assert data.train[1].tolist() == SPEECH["word"]

@@ -169,18 +169,6 @@ def test_labels_of_a_model_of_transformers_count_once_each(shifted: bool) -> Non
     assert fit.history["test/loss"].iloc[-1] == pytest.approx(module(**given).loss.item())
 
 
-def test_peft_around_a_plain_module_takes_the_loss_of_the_task() -> None:
-    class PeftModel(nn.Sequential):
-        def get_base_model(self) -> nn.Module:
-            return self[0]
-
-    module, given = PeftModel(nn.Linear(6, 3)), data(test=0.5)
-    fit = trainer(lr=0.1, local_steps=1)
-    fit.fit(module, given)
-    expected = nn.functional.cross_entropy(module(given.test["x"]), given.test["label"])
-    assert fit.history["test/loss"].iloc[-1] == pytest.approx(expected.item())
-
-
 def test_clients_are_scored_where_no_target_is_named() -> None:
     class Bare(Lit):
         def training_step(self, batch: dict[str, torch.Tensor], index: int) -> Any:
