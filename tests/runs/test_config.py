@@ -8,6 +8,7 @@ import jobs
 import pytest
 from refusals import experiment
 
+from fl_lightning.runs.code import copies, copy_of
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.effect import EXTENT, NUMBERS, ROUNDING
 from fl_lightning.runs.options import Options
@@ -122,6 +123,38 @@ def test_what_a_users_file_imports_from_beside_it_belongs_to_the_run(own, capsys
     assert "helper.py has changed since the run began" in capsys.readouterr().out
     assert (folder / "own/helper.py").read_text() == "RHO = 0.05\n"
     assert (folder / "own/helper-from-round-2.py").read_text() == "RHO = 5.0\n"
+
+
+INNER = "first", "inner/third", "inner/fourth"
+"""Modules that the second one imports, and itself."""
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("from parts.first import X", {"parts/first.py"}),
+        ("from parts import first as f, second", {"parts/first.py"}),
+        ("import parts.inner.third", {f"parts/{n}.py" for n in INNER}),
+        ("import torch, parts, fl_lightning", set()),
+        ("import old", {"old.py"}),
+    ],
+)
+def test_imports_are_found_in_folders_without_init_and_beside_the_file_of_a_link(
+    text, found, tmp_path
+):
+    beside, link = tmp_path / "beside", tmp_path / "link.py"
+    for name in INNER:
+        (beside / f"parts/{name}.py").parent.mkdir(parents=True, exist_ok=True)
+        (beside / f"parts/{name}.py").write_text("")
+    (beside / "parts/inner/third.py").write_text("from . import fourth\nfrom .. import first\n")
+    (beside / "old.py").write_text("print 1")
+    (beside / "torch").mkdir()
+    (beside / "fl_lightning").mkdir()
+    (beside / "fl_lightning/__init__.py").write_text("")
+    (beside / "mine.py").write_text(text)
+    link.symlink_to(beside / "mine.py")
+    own = copy_of(link).parent
+    assert copies([link]) == {own / "link.py": link} | {own / f: beside / f for f in found}
 
 
 def test_a_run_says_itself_that_it_has_ended(tmp_path):

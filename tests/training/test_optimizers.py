@@ -11,7 +11,7 @@ from lightning_modules import Lit, data, distance, module, state, trainer
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW, Muon
-from torch.optim.lr_scheduler import CosineAnnealingLR, StepLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, StepLR
 
 import fl_lightning as fl
 
@@ -122,3 +122,26 @@ class Matrices(Lit):
 def test_an_optimizer_of_matrices_is_refused() -> None:
     with pytest.raises(fl.UserError, match=r"Muon of Matrices.*one vector.*local_muon"):
         fitted(Matrices())
+
+
+class WarmedUp(Lit):
+    """Begins with a rate of zero."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = SGD(self.parameters(), lr=0.2)
+        return [optimizer], [LambdaLR(optimizer, lambda round: round / 4)]
+
+
+class Still(Lit):
+    """Has a rate of zero."""
+
+    def configure_optimizers(self) -> SGD:
+        return SGD(self.parameters(), lr=0.0)
+
+
+def test_a_rate_may_be_zero() -> None:
+    fit = trainer(rounds=3)
+    fit.fit(WarmedUp(), data())
+    assert [*fit.history["local/lr"]] == pytest.approx([0.0, 0.05, 0.1])
+    before = Lit().outer.weight
+    assert torch.equal(fitted(Still()).outer.weight, before)
