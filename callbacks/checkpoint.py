@@ -57,10 +57,6 @@ class Checkpoint:
         monitor: str = "test/accuracy",
         upwards: bool | None = None,
     ):
-        if (every.total_seconds() if isinstance(every, timedelta) else every) <= 0:
-            raise UserError(f"every is a positive number of rounds or a time, not {every}")
-        if keep < 1:
-            raise UserError(f"keep is at least 1, not {keep}: a run is resumed from a checkpoint")
         self.run, self.folder, self.every, self.keep = folder, folder / "checkpoints", every, keep
         self.monitor = monitor
         self.upwards = higher_is_better(monitor) if upwards is None else upwards

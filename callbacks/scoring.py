@@ -54,11 +54,6 @@ def training_samples(federation: Federation, samples: int | None = None) -> Tens
     return used[some_samples(len(used), samples)].to(federation.clients.dataset.device)
 
 
-def share_of(federation: Federation, index: Tensor) -> Tensor:
-    """This rank's part of an index."""
-    return index[federation.fabric.global_rank :: federation.fabric.world_size]
-
-
 class TrainingLoss:
     """The global loss L(w): the mean over the clients' samples, without augmentation.
 

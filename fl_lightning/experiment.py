@@ -151,8 +151,8 @@ class Experiment:
 
     def split(self, train: DeviceDataset) -> Partition:
         """The chosen partition of the training set over the clients."""
-        o, source = self.options, self.chosen["data"].name
-        return run_data.partition(self.chosen["partition"], train, source, o.clients, o.seed)
+        o = self.options
+        return run_data.partition(self.chosen["partition"], train, o.clients, o.seed)
 
     def model(self, train: DeviceDataset) -> nn.Module:
         """The chosen model, for samples of this data set, with weights drawn by the run's seed."""

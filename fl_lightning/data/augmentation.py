@@ -52,11 +52,6 @@ class CropFlip:
                 "augmentation is for images (channels, height, width), but samples have shape "
                 f"{shape}: reorder the axes, or do without"
             )
-        if self.mode == "reflect" and self.padding >= min(shape[1:]):
-            raise UserError(
-                f"images of {shape[1]}x{shape[2]} pixels are too small to reflect "
-                f"{self.padding}: give a smaller padding"
-            )
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
         """Draw the random numbers for n samples, on the CPU.

@@ -137,11 +137,6 @@ class ClientData:
 
     def __post_init__(self) -> None:
         check(self)
-        if not isinstance(self.partition, Partition):
-            raise UserError(
-                f"partition is a {type(self.partition).__name__}: give a Partition, such as "
-                "Partition.from_lists(lists)"
-            )
         if (end := self.partition.end) > len(self.dataset):
             raise UserError(
                 f"the partition holds sample {end - 1}, but the data set has {len(self.dataset)}: "

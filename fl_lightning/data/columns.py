@@ -21,14 +21,14 @@ def check_finite(column: Tensor, name: str, names: list[str] | None = None) -> N
     """Raise a UserError if a number is NaN or infinite; it says in how many rows.
 
     Args:
-        column: (n, ...) floating.
+        column: (n, ...) of any type; whole numbers are finite.
         name: What the message calls it.
         names: The names of its columns, if it has two dimensions and they have names.
     """
     bad = torch.zeros(column.shape[1] if column.ndim == 2 else 1, dtype=torch.int64)
-    for block in blocks(column):
+    for block in blocks(column) if column.is_floating_point() or column.is_complex() else ():
         if not block.sum().isfinite():  # reads once; a sum of finite numbers may be infinite
-            bad += (~block.isfinite()).view(len(block), len(bad), -1).any(2).sum(0)
+            bad += (~block.isfinite()).view(len(block), len(bad), -1).any(2).sum(0).cpu()
     if bad.any():
         worst = int(bad.argmax())
         others = f" (and {n} more columns)" if (n := int((bad > 0).sum()) - 1) else ""

@@ -51,7 +51,7 @@ class DeviceDataset:
 
     def __post_init__(self) -> None:
         for name, given in (("x", self.x), ("y", self.y)):
-            _check_tensors(name, given, len(self))
+            _check_tensors(name, given, self)
         channels = {shape[0] for shape in self._image_shapes}
         allowed = {0} | (channels if len(channels) == 1 else set())
         if not {len(self.mean), len(self.std)} <= allowed or min(self.std, default=1) <= 0:
@@ -70,10 +70,7 @@ class DeviceDataset:
     @cached_property
     def first(self) -> Tensor:
         """The first tensor of `x`."""
-        leaves = [t for t in tree_leaves(self.x) if isinstance(t, Tensor) and t.ndim]
-        if not leaves:
-            raise UserError(f"x is a {type(self.x).__name__}: give a tensor, or several")
-        return leaves[0]
+        return tree_leaves(self.x)[0]
 
     @property
     def device(self) -> torch.device:
@@ -158,8 +155,6 @@ class DeviceDataset:
             (b, channels, height, width) float32, normalized, for images; `x[index]` for any other
             tensor; in the structure of `x`.
         """
-        if isinstance(self.x, Tensor):
-            return self._input(self.x, index)
         return tree_map(lambda t: self._input(t, index), self.x)
 
     def _input(self, tensor: Tensor, index: Tensor) -> Tensor:
@@ -175,8 +170,6 @@ class DeviceDataset:
 
     def targets(self, index: Tensor) -> Any:
         """The targets of the samples at `index`."""
-        if isinstance(self.y, Tensor):
-            return self._taken(self.y, index)
         return tree_map(lambda t: self._taken(t, index), self.y)
 
     def batches(self, index: Tensor, size: int) -> Iterator[tuple[Any, Any]]:
@@ -204,25 +197,24 @@ def rows(tree: Any) -> int:
     return len(tree if isinstance(tree, Tensor) else tree_leaves(tree)[0])
 
 
-def _check_tensors(name: str, given: Any, n: int) -> None:
+def _check_tensors(name: str, given: Any, data: DeviceDataset) -> None:
     for t in tree_leaves(given):
         if not isinstance(t, Tensor):
             raise UserError(f"{name} is or holds a {type(t).__name__}: give tensors")
-        if t.layout != torch.strided or t.shape[:1] != (n,):
+        if t.layout != torch.strided or t.shape[:1] != (len(data),):
             raise UserError(
                 f"{name} is {t.dtype} of shape {tuple(t.shape)}, {t.layout}: give a dense tensor "
-                f"with one row for each of {n} samples"
+                f"with one row for each of {len(data)} samples"
             )
 
 
 def _check_labels(name: str, labels: Tensor, n: int, names: tuple[str, ...]) -> None:
     if not isinstance(labels, Tensor) or labels.shape != (n,) or labels.dtype != torch.int64:
-        shown = (
-            f"{labels.dtype} of shape {tuple(labels.shape)}"
-            if isinstance(labels, Tensor)
-            else labels
+        kind, shape = getattr(labels, "dtype", type(labels)), getattr(labels, "shape", ())
+        raise UserError(
+            f"{name} is {kind} of shape {tuple(shape)}: give one int64 label for each of {n} "
+            "samples"
         )
-        raise UserError(f"{name} is {shown}: give one int64 label for each of {n} samples")
     if not all(isinstance(name, str) for name in names or (None,)) or len({*names}) < len(names):
         raise UserError(f"the names of {name} are {names!r}: give distinct texts")
     if n and not (labels.min() >= 0 and labels.max() < len(names)):

@@ -66,10 +66,6 @@ def read_hub(
         if (tokens is None) != (length is None):
             raise UserError("give tokens, a tokenizer, and length, the tokens in a block; or none")
         return torch_columns(dataset, columns, name), clients, ()
-    if not callable(tokens):
-        raise UserError(f"tokens is {tokens!r:.60}: give a tokenizer of transformers")
-    if length < 1:
-        raise UserError(f"length is {length}: give the tokens in a block, at least 1")
     owners = [0] * len(dataset) if clients is None else clients
     partition, names = partition_of(owners, len(dataset), None, seed)
     return *packed(dataset, columns, tokens, length, partition), names

@@ -11,11 +11,6 @@ from fl_lightning.data.partition import Partition
 from fl_lightning.data.partitions import Scheme
 from fl_lightning.errors import UserError, nearest
 
-FORMS = (
-    "give the name of a column, one owner for each row, a list of positions for each client, a "
-    "Partition, or a scheme such as fl_lightning.partitions.iid(clients=10)"
-)
-
 
 def partition_of(
     clients: Any, rows: int, labels: Tensor | None, seed: int
@@ -93,7 +88,10 @@ def _from_owners(owners: Any, rows: int) -> tuple[Partition, Sequence[object]]:
     import pandas
 
     if isinstance(owners, str | bytes | Mapping | Set) or not hasattr(owners, "__len__"):
-        raise UserError(f"clients is {owners!r:.60}: {FORMS}")
+        raise UserError(
+            f"clients is {owners!r:.60}: give the name of a column, one owner for each row, a list "
+            "of positions for each client, a Partition, or a scheme such as partitions.iid"
+        )
     if np.ma.is_masked(owners):
         owners = pandas.Series(owners)  # in which masked values are missing
     elif not hasattr(owners, "dtype"):
@@ -101,13 +99,8 @@ def _from_owners(owners: Any, rows: int) -> tuple[Partition, Sequence[object]]:
     if len(owners) != rows or getattr(owners, "ndim", 1) != 1:
         shape = tuple(getattr(owners, "shape", (len(owners),)))
         raise UserError(f"clients has shape {shape} for {rows:,} rows: give one owner for each row")
-    try:
-        owners = owners.numpy(force=True) if isinstance(owners, Tensor) else owners
-        codes, names = pandas.factorize(owners, sort=True)
-    except (TypeError, ValueError) as error:  # dictionaries, another byte order, bfloat16, sparse
-        raise UserError(
-            f"clients cannot be sorted ({error}): give a number or a text for each row"
-        ) from error
+    owners = owners.numpy(force=True) if isinstance(owners, Tensor) else owners
+    codes, names = pandas.factorize(owners, sort=True)
     if missing := int((codes < 0).sum()):
         raise UserError(
             f"{missing:,} of {rows:,} rows have no owner (row {int(codes.argmin())}): "

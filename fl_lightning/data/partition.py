@@ -188,10 +188,8 @@ class Partition:
                 indices, offsets = (torch.from_numpy(stored[k]) for k in ("indices", "offsets"))
                 digest = str(stored["digest"])
             partition = cls(indices, offsets)
-        except FileNotFoundError:
-            raise UserError(f"there is no file {path}: name one that a run has saved") from None
         except Exception as error:  # other files fail in many ways
-            raise UserError(f"{path} is damaged or no partition file ({error})") from error
+            raise UserError(f"{path} is missing, damaged or no partition file ({error})") from error
         if digest != partition.digest:
             raise UserError(f"{path} is damaged: its content does not match its digest")
         return partition

@@ -49,8 +49,6 @@ def raw_rows(
     if hub or is_data_set(given):
         try:
             samples = [given[k] for k in range(len(given))]
-            if not samples:
-                raise UserError(f"{name} has no rows: give at least one")
             _warn_of_random_samples(given, name, collate)
             given = _tuples(collate(samples))
         except (RuntimeError, TypeError, LookupError) as error:
@@ -177,8 +175,6 @@ def checked_rows(rows: Rows, name: str) -> int:
         UserError: If tensors differ in their number of rows, or hold NaN or infinite numbers.
     """
     paths = {len(column): path for path, column in columns(rows, name)}
-    if not paths:
-        raise UserError(f"{name} holds no tensor: give at least one")
     if len(paths) > 1:
         listed = ", ".join(f"{path} has {size:,}" for size, path in [*paths.items()][:2])
         raise UserError(f"the tensors of {name} differ in their rows, {listed}: give equally many")
@@ -186,8 +182,7 @@ def checked_rows(rows: Rows, name: str) -> int:
     if size == 0:
         raise UserError(f"{name} has no rows: give at least one")
     for path, column in columns(rows, name):
-        if column.is_floating_point() or column.is_complex():
-            check_finite(column, path)
+        check_finite(column, path)
     return size
 
 

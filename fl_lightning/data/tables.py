@@ -4,7 +4,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
 
 TableLike: TypeAlias = Union["DataFrame", PathLike[str], str]
 """A frame, or the path of a CSV file."""
-
-COLUMNAR = {".parquet", ".feather", ".orc", ".xlsx", ".npy", ".npz", ".pt"}
-"""Ends of names of files that are no CSV."""
 
 
 @dataclass
@@ -74,7 +70,7 @@ def read_table(
                 yield rounding.of(part.to_numpy(dtype=np.float64, na_value=np.nan))
 
     if isinstance(table, pandas.DataFrame):
-        x = _in_memory(read(iter([table])), len(table))
+        x = torch.from_numpy(np.concatenate([*read(iter([table]))]))
     else:
         x = _mapped(read(_chunks(table, target, owner)))
     check_finite(x, "x", names)
@@ -87,10 +83,6 @@ def _chunks(path: Any, target: str, owner: str | None) -> Iterator["DataFrame"]:
     """The frames of a CSV file; texts of target and owners are categories."""
     import pandas
 
-    if Path(str(path)).suffix.lower() in COLUMNAR:
-        raise UserError(
-            f"{path} is no CSV file: read it (pandas.read_parquet, numpy.load), give that"
-        )
     kinds: dict[Any, Any] = {} if owner is None else {owner: str}
     try:
         # of the first row, since pandas would rename a second column and cut rows that are longer
@@ -114,7 +106,9 @@ def _chunks(path: Any, target: str, owner: str | None) -> Iterator["DataFrame"]:
         raise
     except Exception as error:  # files that are compressed fail in many ways
         said = str(error).removeprefix("Error tokenizing data. ").strip()  # the rest has the line
-        raise UserError(f"{path} cannot be read as a CSV file: {said}") from error
+        raise UserError(
+            f"{path} cannot be read as a CSV file ({said}): give a frame, as of pandas.read_parquet"
+        ) from error
 
 
 def _check_unique(names: "Index[Any]") -> None:
@@ -131,11 +125,6 @@ def _input_columns(
 
     if frame.empty:
         raise UserError("the table has no rows: give at least one")
-    if frame.columns.nlevels > 1:
-        raise UserError(
-            "the names of the table's columns have several levels: join them, as "
-            "table.columns.map('_'.join) does"
-        )
     _check_unique(frame.columns)
     clients = None if owner is None else [owner]
     check_columns(frame.columns, "the table", target=[target], clients=clients, columns=columns)
@@ -161,31 +150,14 @@ def _input_columns(
     return inputs
 
 
-def _in_memory(read: Iterator[np.ndarray], rows: int) -> Tensor:
-    """The blocks as one tensor, without a second copy of them all."""
-    x, row = np.empty((0, 0), np.float32), 0
-    for block in read:
-        if not row:
-            x = np.empty((rows, block.shape[1]), np.float32)
-        x[row : row + len(block)] = block
-        row += len(block)
-    return torch.from_numpy(x)
-
-
 def _mapped(read: Iterator[np.ndarray]) -> Tensor:
     """The blocks in a file without a name, which goes with the tensor or the process."""
     width = 0
     with tempfile.TemporaryFile() as file:
-        try:
-            for block in read:
-                width = block.shape[1]
-                file.write(np.ascontiguousarray(block).data)
-            file.flush()
-        except OSError as error:
-            raise UserError(
-                f"the table does not fit {tempfile.gettempdir()} as numbers ({error}): "
-                "name a folder of a larger disk in TMPDIR"
-            ) from error
+        for block in read:
+            width = block.shape[1]
+            file.write(np.ascontiguousarray(block).data)
+        file.flush()
         return torch.from_numpy(np.memmap(file, np.float32, "r+").reshape(-1, width))
 
 

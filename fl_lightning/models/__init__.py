@@ -2,7 +2,7 @@
 
 Each function returns a fresh module from (b, channels, size, size) to (b, classes), or from tokens
 (b, t) to (b, t, vocabulary), initialized from PyTorch's global generator. These sizes follow
-from the data. Images, weights or other sizes that do not fit raise a UserError.
+from the data.
 """
 
 from fl_lightning.models.fedavg_cnn import fedavg_cnn as fedavg_cnn

@@ -4,8 +4,6 @@ from collections import OrderedDict
 
 from torch import nn
 
-from fl_lightning.errors import UserError
-
 
 def fedavg_cnn(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Sequential:
     """Two padded 5x5 convolutions with ReLU and 2x2 max-pooling, a layer of 512, `classifier`.
@@ -17,8 +15,6 @@ def fedavg_cnn(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Seque
     for the widths.
     """
     side = size // 2 // 2
-    if side < 1:
-        raise UserError(f"size is {size}, but this CNN needs images of at least 4x4: choose mlp")
     # pooling before ReLU gives the same numbers and gradients, with a quarter of the work for ReLU
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=nn.Conv2d(channels, 32, 5, padding=2),

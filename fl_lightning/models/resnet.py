@@ -5,7 +5,6 @@ from functools import partial
 
 from torch import nn
 
-from fl_lightning.errors import UserError
 from fl_lightning.models.group_norm import GroupNorm
 from fl_lightning.models.pretrained import load_body
 from fl_lightning.models.trimmed_conv import with_trimmed_convs
@@ -38,11 +37,6 @@ def resnet18(classes: int = 65, channels: int = 3, weights: str | None = "imagen
     """
     from torchvision.models import ResNet18_Weights
 
-    if weights is not None and channels != 3:
-        raise UserError(
-            f"channels is {channels}, but pretrained weights take RGB: repeat the channel, or "
-            "choose weights none"
-        )
     model = _imagenet_stem(classes, channels, nn.BatchNorm2d)
     if weights is not None:
         load_body(model, "fc", weights, ResNet18_Weights.IMAGENET1K_V1)

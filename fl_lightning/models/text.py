@@ -4,7 +4,6 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.core.constraints import PositiveInt, UnitInterval, checked
-from fl_lightning.errors import UserError
 
 
 class CharLSTM(nn.Module):
@@ -81,6 +80,4 @@ def char_transformer(
         layers: Number of layers.
         dropout: Probability with which an activation is dropped.
     """
-    if width % heads:
-        raise UserError(f"width is {width}: give a multiple of the number of heads, {heads}")
     return CharTransformer(vocabulary, size, width, heads, layers, dropout)

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from fl_lightning.errors import UserError, nearest
+from fl_lightning.errors import UserError
 
 
 def timm(
@@ -15,9 +15,7 @@ def timm(
         pretrained: Begin with the weights that timm downloads.
     """
     try:
-        from timm import create_model, list_models
+        from timm import create_model
     except ImportError as error:
         raise UserError("timm is not installed: pip install timm") from error
-    if architecture.partition(".")[0] not in (known := list_models()):
-        raise UserError(f"timm has no architecture {architecture!r}{nearest(architecture, known)}")
     return create_model(architecture, pretrained=pretrained, num_classes=classes, in_chans=channels)

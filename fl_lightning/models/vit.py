@@ -30,12 +30,7 @@ def vit_b32(
     """
     from torchvision.models import ViT_B_32_Weights, vit_b_32
 
-    if channels != 3:
-        raise UserError(f"channels is {channels}, but ViT-B/32 takes RGB: repeat the channel")
-    if size < 32 or size % 32:
-        raise UserError(
-            f"size is {size}, but ViT-B/32 has patches of 32x32: scale to a multiple of 32"
-        )
+    _check_images("ViT-B/32", channels, size, 32)
     model: Any = vit_b_32(image_size=size)
     model.heads.head = nn.Linear(model.hidden_dim, classes)
     if weights is not None:
@@ -67,15 +62,19 @@ def vit_tiny(
     """
     from torchvision.models import VisionTransformer
 
-    if channels != 3:
-        raise UserError(f"channels is {channels}, but ViT-Tiny takes RGB: repeat the channel")
-    if size < patch or size % patch:
-        raise UserError(
-            f"size is {size}, but ViT-Tiny has patches of {patch}x{patch}: scale to a multiple"
-        )
+    _check_images("ViT-Tiny", channels, size, patch)
     model: Any = VisionTransformer(size, patch, depth, 3, 192, 768, num_classes=classes)
     model.heads.head = nn.Linear(model.hidden_dim, classes)
     return _with_plain_attention(model)
+
+
+def _check_images(name: str, channels: int, size: int, patch: int) -> None:
+    if channels != 3:
+        raise UserError(f"channels is {channels}, but {name} takes RGB: repeat the channel")
+    if size < patch or size % patch:
+        raise UserError(
+            f"size is {size}, but {name} has patches of {patch}x{patch}: scale to a multiple"
+        )
 
 
 def _with_plain_attention(model: Any) -> nn.Module:

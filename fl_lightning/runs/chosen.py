@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.core.randomness import derived_seed, seeded_rng
 from fl_lightning.data import DeviceDataset, FederatedData
+from fl_lightning.data.columns import check_finite
 from fl_lightning.data.dataset import TrainTest
 from fl_lightning.data.dataset import rows as count
 from fl_lightning.errors import UserError, first_sentence
@@ -87,10 +88,8 @@ def build_data(source: Chosen, root: Path) -> tuple[DeviceDataset, DeviceDataset
             raise UserError(f"{source.name} has no {kind} samples: give it at least one")
         if not data.shape:
             raise UserError(f"{source.name} has single numbers as samples: give x of shape (n, 1)")
-        if bad := _not_finite(data):
-            raise UserError(
-                f"{bad} of {len(data)} {kind} samples of {source.name} are not finite: remove them"
-            )
+        for part in tree_leaves((data.x, data.y)):
+            check_finite(part, f"{source.name}, {kind} samples,")
     for what in ("classes", "shape", "dtype", "mean", "std"):
         ours, theirs = (getattr(data.first if what == "dtype" else data, what) for data in pair)
         if ours != theirs:
@@ -140,15 +139,6 @@ def number_names(*targets: Any) -> tuple[str, ...]:
         return ()
     lowest, highest = min(int(y.min()) for y in targets), max(int(y.max()) for y in targets)
     return tuple(map(str, range(highest + 1))) if 0 <= lowest <= highest < MOST_CLASSES else ()
-
-
-def _not_finite(data: DeviceDataset) -> int:
-    """The number of samples that hold NaN or infinite numbers."""
-    bad = torch.zeros(len(data), dtype=torch.bool)
-    for part in tree_leaves((data.x, data.y)):
-        if part.is_floating_point():
-            bad |= ~part.reshape(len(data), -1).isfinite().all(1).cpu()
-    return int(bad.sum())
 
 
 def build_model(factory: Chosen, train: DeviceDataset, seed: int) -> nn.Module:

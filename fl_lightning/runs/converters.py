@@ -46,12 +46,9 @@ def convert(kind: Any, value: Any) -> Any:
             raise UserError("a path is not empty; the working folder is .")
         return Path(expanduser(str(value)))
     try:
-        converted = kind(value)
+        return kind(value)
     except (TypeError, ValueError):
         raise UserError(f"{value!r} is not {_WORDS.get(kind, kind.__name__)}") from None
-    if kind is int and abs(converted) >= 2**63:
-        raise UserError(f"{value!r} is too large: PyTorch has whole numbers of 64 bits")
-    return converted
 
 
 def with_curves(kind: Any) -> Any:

@@ -43,8 +43,7 @@ def open_run(path: Path | None, method: str, config: Config, resume: bool) -> It
         resume: Whether a run in the folder is resumed; without one, a run begins.
 
     Raises:
-        UserError: If another run uses the folder, would be overwritten, or had other options; or if
-            the folder is gone in the end.
+        UserError: If another run uses the folder, would be overwritten, or had other options.
     """
     if resume and path is None:
         raise UserError("--resume continues the run in --run-dir: name it")
@@ -55,13 +54,6 @@ def open_run(path: Path | None, method: str, config: Config, resume: bool) -> It
         try:
             _check(folder, bool(path), config, resume)
             yield Run(folder, config)
-        except FileNotFoundError as error:
-            if (folder / LOCK).exists() or not is_first_rank():
-                raise  # a file of the user
-            raise UserError(
-                f"{folder} was moved or deleted during the run, or os.chdir was called: "
-                "put it back, and add --resume"
-            ) from error
         finally:
             exists = is_first_rank() and folder.is_dir()
             if exists and os.listdir(folder) == [LOCK]:  # no run has begun in it

@@ -1,13 +1,10 @@
 """The table of a run's scalars, one row a round, as it is written."""
 
 import csv
-from argparse import Namespace
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
 
-from lightning.fabric.loggers.logger import Logger
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from fl_lightning.errors import UserError
@@ -15,8 +12,10 @@ from fl_lightning.files import atomic, sync
 from fl_lightning.runs.lock import lock_owner
 
 
-class MetricsCSV(Logger):
-    """Writes `metrics.csv`: the column `round`, then one column a tag, empty where it is missing.
+class MetricsCSV:
+    """A logger of Fabric that writes `metrics.csv`.
+
+    The first column is `round`, then there is one a tag, empty where it is missing.
 
     Each row is on disk before the next round begins. Rows of rounds that a resumed run repeats are
     dropped.
@@ -39,16 +38,6 @@ class MetricsCSV(Logger):
         if after:
             self._columns, self._rows = _saved(path, after)
         self._rewrite()
-
-    @property
-    def name(self) -> str:
-        """The kind of logger."""
-        return "csv"
-
-    @property
-    def version(self) -> str:
-        """The file's folder."""
-        return self.path.parent.name
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -90,15 +79,12 @@ class MetricsCSV(Logger):
                 csv.DictWriter(file, self._columns).writerow(row)
 
     @rank_zero_only
-    def log_hyperparams(
-        self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any
-    ) -> None:
-        """Do nothing: `config.yaml` holds the options."""
-
-    @rank_zero_only
     def save(self) -> None:
         """Flush the table to disk, before a checkpoint that comes after its rows."""
         sync(self.path)
+
+    def finalize(self, status: str) -> None:
+        """Do nothing: no file is open."""
 
     @rank_zero_only
     def _rewrite(self) -> None:

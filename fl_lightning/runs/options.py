@@ -220,6 +220,11 @@ class Options(
                 raise UserError(f"--logger {name} needs a package: pip install {name}")
 
     @property
+    def width(self) -> int:
+        """The clients that train at a time; parallel_clients is of ways that are named."""
+        return Options.parallel_clients if self.executor == "auto" else self.parallel_clients
+
+    @property
     def lr_of_round(self) -> Curve:
         """The local learning rate of each round."""
         return as_curve(self.lr, self.lr_decay)

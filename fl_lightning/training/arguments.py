@@ -1,23 +1,30 @@
-"""Arguments of FederatedTrainer as the options and choices of a run."""
+"""Arguments of FederatedTrainer as the options, choices and parts of a run."""
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import fields
 from inspect import Parameter, signature
+from pathlib import Path
 from typing import Any, get_type_hints
-
-from lightning import LightningDataModule
 
 from fl_lightning.algorithms import modifiers
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.curves import read
+from fl_lightning.core.vector import Layout
+from fl_lightning.data import CropFlip
 from fl_lightning.data.federated import FederatedData
 from fl_lightning.distributed.launch_options import LaunchOptions
 from fl_lightning.errors import UserError, nearest
+from fl_lightning.federation.trials import dry_run
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.converters import convert
 from fl_lightning.runs.options import Options, without_effect
+from fl_lightning.training import parts
+from fl_lightning.training.run_data import RunData, client_data
+from fl_lightning.training.session import Parts
+from fl_lightning.training.task import Task
 from fl_lightning.training.words import as_arguments
 
 LAUNCH = tuple(f.name for f in fields(LaunchOptions))
@@ -46,20 +53,15 @@ def read_options(given: dict[str, Any]) -> tuple[Options, LaunchOptions]:
             fix = f": {ELSEWHERE[name]}" if name in ELSEWHERE else fix
             raise UserError(f"FederatedTrainer has no option {name!r}{fix}")
     launch = {name: value for name, value in given.items() if name in LAUNCH}
-    if "devices" in launch:
-        launch["devices"] = _devices(launch["devices"])
+    if "devices" in launch:  # as the command line has them: 2, "2", [0, 2] or "auto"
+        devices = launch["devices"]
+        ids = isinstance(devices, list | tuple)
+        launch["devices"] = ",".join(map(str, devices)) + "," if ids else str(devices)
     own = {name: _converted(name, value) for name, value in given.items() if name not in LAUNCH}
     options = Options(**own)
     for sentence in without_effect(given, options):
         raise UserError(as_arguments(sentence))
     return options, LaunchOptions(**launch)
-
-
-def _devices(given: Any) -> str:
-    """Fabric's devices as the command line has them: 2, "2", [0, 2] or "auto"."""
-    if isinstance(given, list | tuple):
-        return ",".join(map(str, given)) + ","
-    return str(given)
 
 
 def _converted(name: str, value: Any) -> Any:
@@ -70,21 +72,8 @@ def _converted(name: str, value: Any) -> Any:
         raise UserError(f"{name}: {error}") from None
 
 
-def check_objects(callbacks: Any, loggers: Any) -> None:
-    """Raise a UserError unless these are lists, and the loggers have the methods of one."""
-    if not all(isinstance(given, list | tuple) for given in (callbacks, loggers)):
-        raise UserError("callbacks and loggers are lists: write callbacks=[...]")
-    for logger in loggers:
-        if not all(hasattr(logger, name) for name in ("log_metrics", "save", "finalize")):
-            raise UserError(
-                f"{logger!r:.60} is no logger: give an object with log_metrics, save and finalize, "
-                "such as lightning.fabric.loggers.CSVLogger(folder)"
-            )
-
-
 def read_algorithm(given: str | Mapping[str, Any] | Algorithm) -> dict[str, Chosen]:
     """The algorithm and the parts of other methods, as the command line chooses them."""
-    parts = modifiers.PARTS
     if isinstance(given, Algorithm):
         name = "+".join(type(term).__name__ for term in given.terms) or "Algorithm"
         algorithm = Chosen(name, lambda **_: given, _recorded(given))
@@ -94,11 +83,11 @@ def read_algorithm(given: str | Mapping[str, Any] | Algorithm) -> dict[str, Chos
             "an Algorithm, as your function returns it"
         )
     else:
-        algorithm = _chosen("algorithm", given, ALGORITHMS, parts)
+        algorithm = _chosen("algorithm", given, ALGORITHMS, modifiers.PARTS)
     own = given if isinstance(given, Mapping) else {}
     chosen = {
         part: _chosen(part, own.get(part, next(iter(makers))), makers)
-        for part, makers in parts.items()
+        for part, makers in modifiers.PARTS.items()
     }
     return {"algorithm": algorithm, **chosen}
 
@@ -109,9 +98,9 @@ def _recorded(algorithm: Algorithm) -> dict[str, str]:
     They are without the addresses of functions, which differ in each start.
     """
     default = vars(Algorithm())
-    parts = {name: part for name, part in vars(algorithm).items() if part is not default[name]}
-    parts["terms"] = algorithm
-    return {name: re.sub(r" at 0x\w+", "", str(part)) for name, part in parts.items()}
+    own = {name: part for name, part in vars(algorithm).items() if part is not default[name]}
+    own["terms"] = algorithm
+    return {name: re.sub(r" at 0x\w+", "", str(part)) for name, part in own.items()}
 
 
 def _chosen(
@@ -128,11 +117,6 @@ def _chosen(
             f"the {kind} is {given!r}: give a name, or a mapping with a name and options"
         )
     name = options.pop("name").lower().replace("-", "_")
-    if ":" in name:
-        raise UserError(
-            f"{name} names a function in a file, which is for the command line: import it, and "
-            "give the Algorithm that it returns"
-        )
     if name not in known:
         raise UserError(f"there is no {kind} {name!r}{nearest(name, known)}")
     defaults = {p.name: p.default for p in signature(known[name]).parameters.values()}
@@ -151,10 +135,6 @@ def read_data(data: FederatedData | None, datamodule: Any, clients: Any) -> Fede
     if data is not None and datamodule is not None:
         raise UserError("there are data and a datamodule: give one of them")
     if datamodule is not None:
-        if not isinstance(datamodule, LightningDataModule):
-            raise UserError(
-                f"the datamodule is a {type(datamodule).__name__}: give a LightningDataModule"
-            )
         return FederatedData.from_datamodule(datamodule, clients=clients)
     if clients is not None:
         raise UserError("clients are part of the data: give FederatedData(..., clients=...)")
@@ -164,3 +144,50 @@ def read_data(data: FederatedData | None, datamodule: Any, clients: Any) -> Fede
             "LightningDataModule as datamodule="
         )
     return data
+
+
+def names(task: Task) -> dict[str, Chosen]:
+    """Model and data as the run's configuration names them."""
+    return {
+        "model": Chosen(type(task.module).__name__, type(task.module), task.recorded),
+        "data": Chosen("FederatedData", FederatedData, {}),
+    }
+
+
+def tried(
+    task: Task,
+    algorithm: Algorithm,
+    data: FederatedData,
+    o: Options,
+    augment: CropFlip | None,
+    callbacks: Sequence[Any],
+) -> Parts:
+    """What trains, after it was tried: refused before there is a folder or a rank.
+
+    There is an empty test set if the data have none.
+    """
+    train = task.dataset(data)
+    test, validation = (
+        None if getattr(data, part) is None else task.dataset(data, part)
+        for part in ("test", "validation")
+    )
+    own_tests = data.parts.get("test")
+    if o.finetune_epochs and not (test and (train.classes or own_tests)):
+        raise UserError(
+            "finetune_epochs scores clients by classes, or on test rows of their own: give "
+            "FederatedData test=0.2"
+        )
+    test = train.subset(slice(0, 0)) if test is None else test
+    made = RunData(train, test, data.partition, data.partition, validation, own_tests)
+    if task.metrics and not made.scored():
+        raise UserError(
+            "metrics are scored on a test or validation part: give FederatedData test=0.2"
+        )
+    Layout(task.model)
+    parts.callbacks(callbacks, (), made, Path(), task)
+    with task.attached():
+        clients = client_data(made, augment, o)
+        dry_run(task.model, clients, task.loss, nullcontext)
+        for part, dataset in made.scored():
+            task.try_out(dataset, part)
+    return Parts(task, made, parts.with_general_options(algorithm, o))

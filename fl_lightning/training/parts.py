@@ -160,6 +160,4 @@ def executor(o: Options, device: torch.device, parameters: int) -> Callable[...,
     make: Any = StackedExecutor
     if on_gpu or kind == "branches":
         make = partial(GraphExecutor, stacked=kind == "stacked")
-    # parallel_clients is an option of the ways that are named, as its note says
-    width = Options.parallel_clients if o.executor == "auto" else o.parallel_clients
-    return partial(make, width=width, compiled=compiled)
+    return partial(make, width=o.width, compiled=compiled)

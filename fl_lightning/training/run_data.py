@@ -17,12 +17,10 @@ from fl_lightning.runs.chosen import Chosen, wrong_result
 from fl_lightning.runs.options import Options
 
 
-def partition(
-    scheme: Chosen, train: DeviceDataset, source: str, clients: int | None, seed: int
-) -> Partition:
+def partition(scheme: Chosen, train: DeviceDataset, clients: int | None, seed: int) -> Partition:
     """The training set over the clients; None: one for each domain."""
     if scheme.wants("domains") and train.domains is None:
-        raise UserError(f"{source} has no domains to split by: choose another --partition")
+        raise UserError("the data have no domains to split by: choose another --partition")
     if clients is None and not scheme.wants("domains"):
         raise UserError(f"--partition {scheme.name} needs a number of clients: add --clients 100")
     if clients is None and train.domains is not None:
@@ -36,10 +34,6 @@ def partition(
         raise UserError(
             f"{scheme.name} splits over {len(partition)} clients, but --clients is {clients}: "
             "make them equal"
-        )
-    if (end := partition.end) > len(train):
-        raise UserError(
-            f"{scheme.name} gives a client sample {end - 1}, but the last one is {len(train) - 1}"
         )
     return partition
 

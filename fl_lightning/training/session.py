@@ -72,7 +72,6 @@ class Session:
         notes: Gives sentences for the summary, from whether clients send anything.
         words: Changes the sentences that are printed, which name flags.
         lockstep: Lets its clients train together with those of other runs of this process.
-        print_note: Prints notes, in the place of the run, whose folder it is given.
 
     Attributes:
         run: The run, once its folder is open.
@@ -91,7 +90,6 @@ class Session:
     notes: Callable[[bool], Iterable[str]] = lambda _: ()
     words: Callable[[str], str] = str
     lockstep: Lockstep | None = None
-    print_note: Callable[[Path, str], None] | None = None
 
     run: Run = field(init=False)
     federation: Federation = field(init=False)
@@ -240,10 +238,10 @@ class Session:
             data.whole.save(self.run.path)
         names = {**self.config, "algorithm": self.method}
         for note in (*self.notes(federation.cost.uplink > 0), *notes):
-            self._note(note)
+            self._say(note)
         self._say(summary(o, names, data, federation))
         for note in effects(self.method, o, federation):
-            self._note(note)
+            self._say(note)
         if federation.round == o.rounds:
             self._say(f"nothing is left to train after {o.rounds} rounds: raise --rounds")
 
@@ -273,13 +271,6 @@ class Session:
         if fabric.is_global_zero:
             end(self.run, federation.round, "a callback" if early else "the last round")
         return True
-
-    def _note(self, text: str) -> None:
-        """Print a sentence about this run, which holds for others too."""
-        if self.print_note:
-            self.print_note(self.run.path, self.words(text))
-        else:
-            self._say(text)
 
     def _say(self, text: str) -> None:
         self.federation.fabric.print(self.words(text))

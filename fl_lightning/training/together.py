@@ -1,22 +1,17 @@
 """Several runs whose clients train as one program."""
 
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import replace
 from functools import partial
 from io import StringIO
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from fl_lightning.algorithms import modifiers
-from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.programs import differing_numbers
 from fl_lightning.distributed.turns import Turn
 from fl_lightning.errors import UserError
 from fl_lightning.federation.lockstep import Lockstep, ProgramError
 from fl_lightning.runs.config import Config
-from fl_lightning.runs.options import Options
 from fl_lightning.training.session import Parts, Session
 
 OF_METHOD = "algorithm", *modifiers.PARTS, "clip_norm"
@@ -42,50 +37,23 @@ def check_options(configs: Sequence[Config]) -> None:
             raise ProgramError(f"{why}: leave it out to fit runs together")
         for name in sorted({*config.program(), *configs[0].program()}):
             if config.get(name) != configs[0].get(name):
-                raise _differing(configs[0], config, name)
+                raise ProgramError(
+                    f"runs cannot train as one program with {name} {configs[0].get(name)} and "
+                    f"{config.get(name)}: fit them apart"
+                )
 
 
-def check_methods(configs: Sequence[Config], algorithms: Sequence[Algorithm]) -> None:
-    """Raise a UserError unless runs of these options and methods may train as one program."""
-    check_options(configs)
-    try:
-        differing_numbers(algorithms)
-    except UserError as error:
-        raise _in_options(error, configs) from None
-
-
-def _differing(here: Config, there: Config, name: str, why: str = "") -> ProgramError:
-    return ProgramError(
-        f"runs cannot train as one program with {name} {here.get(name)} and {there.get(name)}"
-        f"{why}: fit them apart"
-    )
-
-
-def _in_options(error: UserError, configs: Sequence[Config]) -> ProgramError:
-    """The error with an option of the method that differs, and both values."""
+def _naming_options(error: UserError, configs: Sequence[Config]) -> ProgramError:
+    """The error with the options of the method that differ."""
     first = configs[0]
-    for config in configs:
-        names = first.keys() | config.keys()
-        differing = [
-            name
-            for name in names
-            if name.partition(".")[0] in OF_METHOD and first.get(name) != config.get(name)
-        ]
-        # a number changes the program where it is 0, or none, in one run
-        numbers = {
-            n: all(isinstance(c.get(n), float) and c[n] for c in (first, config)) for n in names
-        }
-        if differing:
-            name = min(differing, key=lambda name: (numbers[name], name))
-            return _differing(first, config, name, f" ({error})")
-    return ProgramError(f"runs cannot train as one program: {error}")
-
-
-def _print_once(out: TextIO, printed: set[str], named: bool, folder: Path, note: str) -> None:
-    """Print a note that no other run has printed, with the folder of the run if it is `named`."""
-    if note not in printed:
-        print(f"{folder}: {note}" if named else note, file=out)
-    printed.add(note)
+    differing = {
+        name
+        for config in configs
+        for name in first.keys() | config.keys()
+        if name.partition(".")[0] in OF_METHOD and first.get(name) != config.get(name)
+    }
+    which = f" with different {', '.join(sorted(differing))}" if differing else ""
+    return ProgramError(f"runs cannot train as one program{which}: {error}")
 
 
 def fit_together(
@@ -96,8 +64,7 @@ def fit_together(
 
     Args:
         runs: The sessions, and what makes their parts.
-        within: Makes the context that each run's code runs in; by default the first run prints,
-            and of the others only notes that it does not have.
+        within: Makes the context that each run's code runs in; by default the first run prints.
 
     Returns:
         What each run has raised, or None.
@@ -114,14 +81,9 @@ def fit_together(
     lockstep = Lockstep()
     for session in sessions:
         o = session.options
-        width = Options.parallel_clients if o.executor == "auto" else o.parallel_clients
-        session.options = replace(o, executor="stacked", parallel_clients=width)
+        session.options = replace(o, executor="stacked", parallel_clients=o.width)
         session.lockstep = lockstep
     contexts = within or [nullcontext, *[partial(redirect_stdout, StringIO())] * (len(runs) - 1)]
-    if not within:
-        printed = set[str]()
-        for i, session in enumerate(sessions):
-            session.print_note = partial(_print_once, sys.stdout, printed, i > 0)
     turns = [
         Turn(partial(session.fit, make), context)
         for (session, make), context in zip(runs, contexts, strict=True)
@@ -130,5 +92,5 @@ def fit_together(
     errors = [turn.error for turn in turns]
     for error in errors:
         if isinstance(error, ProgramError):
-            raise _in_options(error, configs)
+            raise _naming_options(error, configs)
     return errors

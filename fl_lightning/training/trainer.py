@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from lightning.fabric import Fabric
 from torch import Tensor, nn
@@ -21,14 +21,12 @@ from fl_lightning.federation.server import copy_of
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.run import Run
 from fl_lightning.training import parts
-from fl_lightning.training.arguments import check_objects, read_algorithm, read_data, read_options
-from fl_lightning.training.given import names, tried
+from fl_lightning.training.arguments import names, read_algorithm, read_data, read_options, tried
 from fl_lightning.training.lightning_module import set_up
 from fl_lightning.training.lightning_task import task_of
 from fl_lightning.training.session import Parts, Session
-from fl_lightning.training.texts import loss_text
-from fl_lightning.training.together import check_methods, fit_together
-from fl_lightning.training.words import as_arguments, speaking_of_arguments
+from fl_lightning.training.together import fit_together
+from fl_lightning.training.words import as_arguments, loss_text, speaking_of_arguments
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -90,7 +88,8 @@ class FederatedTrainer:
         for option in sorted(parts.unused_by(self.algorithm) & self._given):
             raise UserError(f"the algorithm does not use {option}: leave it out")
         self.loss, self.metrics, self.augment = loss, metrics, augment
-        check_objects(callbacks, loggers)
+        if not all(isinstance(given, list | tuple) for given in (callbacks, loggers)):
+            raise UserError("callbacks and loggers are lists: write callbacks=[...]")
         self.callbacks, self.loggers = callbacks, loggers
         self.run: Run | None = None
         self._module: nn.Module | None = None
@@ -116,7 +115,7 @@ class FederatedTrainer:
         *,
         datamodule: Any = None,
         clients: Any = None,
-        resume: bool | Literal["auto"] = False,
+        resume: bool = False,
     ) -> Run:
         """Train a module in place, and write the run's folder.
 
@@ -125,8 +124,7 @@ class FederatedTrainer:
             data: The data with their clients.
             datamodule: A LightningDataModule instead of data.
             clients: The owners of its training data, as `FederatedData` takes them.
-            resume: Continue the run in `run_dir` from its newest checkpoint, or begin one there;
-                "auto": if `run_dir` is given.
+            resume: Continue the run in `run_dir` from its newest checkpoint, or begin one there.
 
         Returns:
             The run, whose folder holds scalars, checkpoints, and the weights (`model.pt`; of a
@@ -155,7 +153,7 @@ class FederatedTrainer:
         *,
         datamodule: Any = None,
         clients: Any = None,
-        resume: bool | Literal["auto"] = False,
+        resume: bool = False,
     ) -> list[Run]:
         """Train a copy of a module in each of several runs, whose clients train as one program.
 
@@ -202,7 +200,6 @@ class FederatedTrainer:
             fit.callbacks = [deepcopy(one) if id(one) in taken else one for one in fit.callbacks]
             taken |= {*map(id, fit.callbacks)}
             fits.append(fit._session(copy_of(module), data, resume))
-        check_methods([of.config for of, _ in fits], [make().algorithm for _, make in fits])
         for error, own in zip(fit_together(fits), runs, strict=True):
             if error is not None:
                 error.add_note(f"in the run with {dict(own)}")
@@ -210,12 +207,9 @@ class FederatedTrainer:
         return [Run.read(session.run.path) for session, _ in fits]
 
     def _session(
-        self, module: nn.Module, data: FederatedData, resume: bool | Literal["auto"]
+        self, module: nn.Module, data: FederatedData, resume: bool
     ) -> tuple[Session, Callable[[], Parts]]:
         """A run that has not begun, and a function that gives what it trains."""
-        resume = self.options.run_dir is not None if resume == "auto" else resume
-        if not isinstance(resume, bool):
-            raise UserError(f'resume is {resume!r}: give True, False or "auto"')
         task = task_of(module, self.loss, self.metrics, self.options.batch_size, self._given)
         loss = loss_text(task.loss)
         o = replace(self.options, clients=data.num_clients, loss=loss, resume=resume)
