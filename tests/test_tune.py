@@ -106,7 +106,7 @@ def test_a_full_disk_ends_the_study_and_takes_no_trial(tmp_path, monkeypatch, se
     command = "digits", "--tune", "lr=0.1,0.2", *SMALL, "--trials", "1"
     with monkeypatch.context() as patch:
         patch.setattr(torch, "save", Mock(side_effect=OSError(ENOSPC, os.strerror(ENOSPC))))
-        assert "the disk is full" in sentence(tune, monkeypatch, *command)
+        assert "No space left on device" in sentence(tune, monkeypatch, *command)
     tune(monkeypatch, *command)
     study = optuna.load_study(study_name="tune", storage="sqlite:///runs/tune-digits/study.db")
     assert [trial.state.name for trial in study.trials] == ["RUNNING", "COMPLETE"]
