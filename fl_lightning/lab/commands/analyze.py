@@ -15,7 +15,7 @@ from fl_lightning.errors import UserError
 from fl_lightning.lab.commands import analyses
 from fl_lightning.lab.commands.analyses import Result, Subject
 from fl_lightning.lab.report.comparison import compare
-from fl_lightning.lab.report.table import FORMATS, Format, Table
+from fl_lightning.lab.report.table import Format, Table
 from fl_lightning.runs.run import Run, load_runs
 
 ANALYSES: tuple[Callable[..., Result], ...] = (
@@ -84,7 +84,7 @@ def analyze(
     for file in figure:
         draw().save(file)
     table = Table(numbers.map(_text), caption=caption, numbers=numbers)
-    print(FORMATS[format](table)) if format else table.show()
+    table.show(format)
 
 
 def _text(value: str | float) -> str:
