@@ -12,13 +12,11 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from functools import partial
 from itertools import chain
 from multiprocessing import forkserver, get_context, parent_process
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from time import sleep
 from typing import TextIO
 
 import torch
@@ -132,13 +130,8 @@ def run_all(
 
 def _start(stack: Stack, slot: Environment) -> ForkServerProcess:
     args = stack, {**os.environ, **slot}, os.getcwd()
-    make = partial(get_context("forkserver").Process, target=_run, args=args)
-    for pause in (0.1, 1.0):
-        with suppress(EOFError, ConnectionError):  # the server is being killed: a new one follows
-            (process := make()).start()
-            return process
-        sleep(pause)
-    (process := make()).start()
+    process = get_context("forkserver").Process(target=_run, args=args)
+    process.start()
     return process
 
 
