@@ -91,11 +91,9 @@ class TableOptions:
             "scores": tuple(self.score),
             "over": self.over,
             "sweep": self.sweep and combinations(_values(self.sweep)),
-            "tune": self.tune and combinations(_values(self.tune)),
+            "tune": self.tune and {"": combinations(_values(self.tune))},
         }
         given = {name: value for name, value in changes.items() if value}
-        if self.tune:
-            given["own_tune"] = {}
         table = TableFile.read(self.table).changed(self.methods, self.columns, **given)
         if table.tune_seeds and self.shard != "1/1":
             raise UserError("tune_seeds chooses when all trials have ended: omit --shard")

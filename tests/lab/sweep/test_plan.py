@@ -273,4 +273,4 @@ def test_curves_are_values_like_others(planned, tmp_path):
     (folder,) = {job.folder.parent for job in jobs}
     assert curve in compared(folder).table(["last"]).text.to_csv()
     command = TableOptions(str(tmp_path / "table.yaml"), tune=[f"batch_size=8,{curve}"])
-    assert [*command.read().tune.values()] == [{"batch_size": 8}, {"batch_size": curve}]
+    assert [*command.read().tune[""].values()] == [{"batch_size": 8}, {"batch_size": curve}]
