@@ -80,8 +80,7 @@ def run(trial: "optuna.Trial", argv: list[str], o: argparse.Namespace) -> float:
         try:
             experiment.run()
         except SystemExit as ended:
-            of_machine = isinstance(ended.__context__, OSError)  # such as a full disk
-            if ended.code != 2 or of_machine or not (folder / "config.yaml").is_file():
+            if ended.code != 2 or not (folder / "config.yaml").is_file():
                 raise  # Ctrl-C, or an option that no trial can have
             raise RuntimeError("the run has failed") from ended
     if report.score is None:
