@@ -9,7 +9,6 @@ from run_folders import compared
 from tables import DIGITS, METHODS, SMALL, finished, options
 
 from fl_lightning.__main__ import main
-from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.lab.commands.table import TableOptions
 from fl_lightning.lab.sweep.plan import plan
 from fl_lightning.lab.sweep.pool import run_all
@@ -86,19 +85,6 @@ def test_runs_that_cannot_be_stacked_train_alone(planned, tmp_path):
     assert [(tmp_path / name).read_text() for name in "ab"] == said
 
 
-def test_a_run_that_another_command_begins_meanwhile_keeps_its_folder(planned, monkeypatch):
-    (first,) = planned(SMALL + "rows: {fedavg: {}}\n")
-
-    def meanwhile(*args):
-        finished(first, 0.5)
-        return experiment_of(*args)
-
-    monkeypatch.setattr("fl_lightning.lab.sweep.plan.experiment_of", meanwhile)
-    (second,) = planned(SMALL + "rows: {fedavg: {}}\n")
-    assert second.folder == first.folder
-    assert second.state == "finished"
-
-
 def test_a_row_may_have_several_callbacks(planned):
     jobs = planned(SMALL + "rows: {a: {callback: ['sharpness:rho=0.1,every=2', diagnostics]}}\n")
     both = ["sharpness:every=2,rho=0.1,samples=none", "diagnostics"]
@@ -153,12 +139,6 @@ def test_equal_options_are_one_run_of_several_cells(planned):
     assert [column for _, column, _ in jobs[0].cells] == ["rho 0.2", "rho 0.4"]
 
 
-def test_tuned_values_share_a_cell(planned):
-    jobs = planned(SMALL + METHODS + "tune: {lr: [0.1, 0.3]}\n")
-    cells = [job.cells for job in jobs[:2]]
-    assert cells == [[("fedavg", "", "lr 0.1")], [("fedavg", "", "lr 0.3")]]
-
-
 def test_a_run_is_finished_if_it_says_so(planned, tmp_path):
     """Files of a run that was extended and killed may lie in any order of time."""
     jobs = planned(SMALL + METHODS)
@@ -191,11 +171,6 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(planned, tmp_path):
     (tmp_path / "runs").touch()
     with pytest.raises(ValueError, match="runs/logs cannot be written"):
         run_all(stacked(planned(SMALL + METHODS), 1), [{}])
-
-
-def test_data_and_models_of_the_package_are_known_by_name_in_every_recipe(planned):
-    jobs = planned(SMALL + "rows: {fedavg: {}}\ncolumns: {a: {data: svhn, model: vgg11}, b: {}}\n")
-    assert options(jobs, "data", "model") == [("svhn", "vgg11"), ("digits", "mlp")]
 
 
 def test_a_long_label_makes_a_folder_of_a_length_that_disks_take(planned):
