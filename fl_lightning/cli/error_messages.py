@@ -53,7 +53,7 @@ def _sentence(error: Exception) -> str:
         file = error.filename or "the run's folder"
         return (
             f"{file} cannot be written ({error.strerror}): free some space, or name another "
-            "--run-dir; --resume continues a run"
+            "folder; --resume continues a run"
         )
     return ""
 

@@ -23,7 +23,7 @@ def test_a_read_only_disk_is_reported(resume, tmp_path, sentence, monkeypatch):
     monkeypatch.setattr(Path, "open", fails(EROFS))
     said = sentence(scaffold, tmp_path / "run", *resume)
     assert "Read-only file system" in said
-    assert "--run-dir" in said
+    assert "another folder" in said
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_run_folder_that_cannot_be_made_is_reported(below, tmp_path, sentence)
     (tmp_path / "file").write_text("a file")
     said = sentence(scaffold, tmp_path / below)
     assert str(tmp_path / below) in said
-    assert "--run-dir" in said
+    assert "another folder" in said
     assert (tmp_path / "file").read_text() == "a file"
 
 

@@ -11,7 +11,6 @@ from tables import DIGITS, METHODS, SMALL, finished, options
 from fl_lightning.__main__ import main
 from fl_lightning.lab.commands.table import TableOptions
 from fl_lightning.lab.sweep.plan import plan
-from fl_lightning.lab.sweep.pool import run_all
 from fl_lightning.lab.sweep.stacks import run_stack, stacked
 from fl_lightning.lab.sweep.table_file import TableFile
 
@@ -165,12 +164,6 @@ def test_a_run_of_another_table_in_the_folder_is_not_taken(planned):
     assert jobs[0].folder == others[0].folder
     finished(others[0], 0.5, 0.6)
     assert (jobs[0].state, others[0].state) == ("missing", "finished")
-
-
-def test_a_folder_that_cannot_be_written_is_one_sentence(planned, tmp_path):
-    (tmp_path / "runs").touch()
-    with pytest.raises(ValueError, match="runs/logs cannot be written"):
-        run_all(stacked(planned(SMALL + METHODS), 1), [{}])
 
 
 def test_a_long_label_makes_a_folder_of_a_length_that_disks_take(planned):
