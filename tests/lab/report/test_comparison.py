@@ -110,21 +110,6 @@ def test_what_is_left_out_or_unfinished_is_noted(tmp_path):
     ]
 
 
-def test_the_best_method_of_each_column_is_marked(tmp_path):
-    for alpha, scores in (0.1, (0.5, 0.6)), (1.0, (0.9, 0.8)):
-        for algorithm, score in zip(("fedavg", "scaffold"), scores, strict=True):
-            run(tmp_path / f"{algorithm}-{alpha}", [score], algorithm=algorithm, alpha=alpha)
-    table = compared(tmp_path, "partition.alpha").table(["best"])
-    assert table.markdown().splitlines() == [
-        "| method | partition.alpha 0.1 | partition.alpha 1 |",
-        "| --- | --- | --- |",
-        "| fedavg | 50.00 | **90.00** |",
-        "| scaffold | **60.00** | 80.00 |",
-        "",
-        "best, %: test accuracy of the global model, 1 seed",
-    ]
-
-
 @pytest.mark.parametrize(
     ("option", "values", "texts"),
     [

@@ -146,16 +146,6 @@ def test_a_mean_over_fewer_evaluations_than_named_is_noted(tmp_path):
     ]
 
 
-def test_rounds_to_an_accuracy_are_blank_of_runs_without_one(tmp_path):
-    run(tmp_path / "a", [0.1, 0.8])
-    table = run(tmp_path / "b", [0.1, 0.8], algorithm="fedsam") / "metrics.csv"
-    table.write_text(table.read_text().replace("test/accuracy", "test/rmse"))
-    shown = compared(tmp_path).table(["rounds_to:70", "mb_to:70"])
-    assert shown.text["rounds to 70%"].tolist() == ["2", ""]
-    assert shown.text["MB to 70%"].tolist() == ["6", ""]
-    assert all(str(tmp_path / "b") in note for note in shown.notes)
-
-
 def test_speed_ups_are_those_of_runs_that_reached_the_target(tmp_path):
     accuracies = {"fedavg": [0.1, 0.8], "fedsam": [0.1, 0.2, 0.2, 0.9], "scaffold": [0.1] * 4}
     for algorithm, values in accuracies.items():
