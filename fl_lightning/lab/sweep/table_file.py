@@ -81,8 +81,9 @@ class TableFile:
         Raises:
             UserError: If a key does not hold what it should.
         """
+        contents = [*read_chain(name)]
         try:
-            return _read(name)
+            return _read(name, contents)
         except UserError as error:
             raise UserError(f"{name}: {error}") from None
 
@@ -162,9 +163,9 @@ class TableFile:
                 raise UserError(f"{flag} and {key} both set {min(both)}: omit {flag}")
 
 
-def _read(name: str) -> TableFile:
+def _read(name: str, contents: Sequence[Mapping[Any, Any]]) -> TableFile:
     methods, found, algorithm = dict[str, Any](), dict[str, Any](), ""
-    for content in read_chain(name):
+    for content in contents:
         refuse_fixed(content, "the file")
         methods |= axis_of(content.get("methods"), "methods")
         algorithm = str(flat({"algorithm": content.get("algorithm", algorithm)})["algorithm"])
