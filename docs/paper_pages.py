@@ -92,7 +92,8 @@ def section(of: TableFile) -> Iterator[str]:
     heading, left_open = comment(PRESETS / folder / f"{stem}.yaml")
     yield from (f"## {word.title()} {number}", "", heading, "")
     yield from ("```sh", f"fl-lightning table {of.name}", "```", "")
-    runs = len(of.rows) * len(of.column_labels) * len(of.tune) * len(of.seeds)
+    tried = sum(len(of.tried(row, column)) for row in of.rows for column in of.column_labels)
+    runs = tried * len(of.seeds)
     rounds = [str(content["rounds"]) for content in read_chain(of.name) if "rounds" in content]
     size = f"{len(of.rows)} rows, {len(of.column_labels)} columns: {runs:,} runs"
     size += f"; {rounds[-1]} rounds as it stands." if rounds else "."

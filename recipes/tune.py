@@ -17,7 +17,6 @@ import fcntl
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fl_lightning.cli.arguments import ArgumentParser
 from fl_lightning.cli.argv import flag_of, given
@@ -26,14 +25,17 @@ from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.runs.effect import Effect
 
-if TYPE_CHECKING:
+try:
     import optuna
+    from sqlalchemy.exc import DBAPIError
+except ImportError:
+    exit_with_error("tuning needs a package: pip install optuna")
 
 
 class Report:
     """Reports a scalar of the rounds to a trial, and ends the run if the trial is pruned."""
 
-    def __init__(self, trial: "optuna.Trial", monitor: str):
+    def __init__(self, trial: optuna.Trial, monitor: str):
         self.trial, self.monitor, self.pruned = trial, monitor, False
         self.score: float | None = None
 
@@ -51,7 +53,7 @@ class Report:
             self.on_round_end(federation, metrics)
 
 
-def suggest(trial: "optuna.Trial", name: str, space: str) -> object:
+def suggest(trial: optuna.Trial, name: str, space: str) -> object:
     """A value from a space such as 0.01..1:log, 1..50 or 8,16,32."""
     bounds, _, scale = space.partition(":")
     low, dots, high = bounds.partition("..")
@@ -66,10 +68,8 @@ def suggest(trial: "optuna.Trial", name: str, space: str) -> object:
         exit_with_error(f"--tune {name}={space} is no space such as 0.01..1:log ({error})")
 
 
-def run(trial: "optuna.Trial", argv: list[str], o: argparse.Namespace) -> float:
+def run(trial: optuna.Trial, argv: list[str], o: argparse.Namespace) -> float:
     """Run the recipe with the values of a trial; the output goes to a file next to its folder."""
-    from optuna import TrialPruned
-
     values = [f"{flag_of(n)}={suggest(trial, n, space)}" for n, space in o.tune]
     folder = o.folder / f"trial-{trial.number}"
     report = Report(trial, o.monitor)
@@ -80,18 +80,17 @@ def run(trial: "optuna.Trial", argv: list[str], o: argparse.Namespace) -> float:
         try:
             experiment.run()
         except SystemExit as ended:
-            of_machine = isinstance(ended.__context__, OSError)  # such as a full disk
-            if ended.code != 2 or of_machine or not (folder / "config.yaml").is_file():
+            if ended.code != 2 or not (folder / "config.yaml").is_file():
                 raise  # Ctrl-C, or an option that no trial can have
             raise RuntimeError("the run has failed") from ended
     if report.score is None:
         exit_with_error(f"no round has recorded {o.monitor!r}: give another --monitor")
     if report.pruned:
-        raise TrialPruned
+        raise optuna.TrialPruned
     return report.score
 
 
-def counts(trial: "optuna.trial.FrozenTrial", folder: Path) -> bool:
+def counts(trial: optuna.trial.FrozenTrial, folder: Path) -> bool:
     """Whether a trial has ended, or its process, which locks its log, is still at work."""
     if trial.state.is_finished():
         return True
@@ -131,7 +130,7 @@ def asked(o: argparse.Namespace, argv: list[str]) -> dict[str, object]:
     return {"monitor": o.monitor, "recipe": o.recipe, **kept}
 
 
-def check_continued(study: "optuna.Study", now: dict[str, object], folder: Path) -> None:
+def check_continued(study: optuna.Study, now: dict[str, object], folder: Path) -> None:
     """Keep what a study asks with its first start, and refuse another question later.
 
     Optuna keeps the first direction: the worst trial of another monitor would be announced as best.
@@ -144,11 +143,8 @@ def check_continued(study: "optuna.Study", now: dict[str, object], folder: Path)
         exit_with_error(f"the study in {folder} has {which}: omit the change, or add --folder NEW")
 
 
-def begin(o: argparse.Namespace, argv: list[str]) -> "optuna.Study":
+def begin(o: argparse.Namespace, argv: list[str]) -> optuna.Study:
     """The study in its folder, begun or continued, with values that no other start proposes."""
-    import optuna
-    from sqlalchemy.exc import DBAPIError
-
     with exit_with_message():
         larger = experiment_of(o.recipe, argv).parts().task.larger_is_better(o.monitor)
     try:
@@ -182,16 +178,12 @@ def _space(text: str) -> tuple[str, str]:
 def main() -> None:
     """Tune."""
     o, argv = parse(sys.argv[1:])
-    try:
-        import optuna
-    except ImportError:
-        exit_with_error("tuning needs a package: pip install optuna")
     chosen = given(argv)
     argv += [] if "validation" in chosen else ["--validation", "0.1"]
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = begin(o, argv)
 
-    def announce(_: object, trial: "optuna.trial.FrozenTrial") -> None:
+    def announce(_: object, trial: optuna.trial.FrozenTrial) -> None:
         scores, state = trial.intermediate_values, trial.state.name.lower()
         last = f", {scores[max(scores)]:.4f}" if scores else ""
         print(f"trial {trial.number}: {_flags(trial.params)}  {state}{last}")

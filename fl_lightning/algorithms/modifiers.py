@@ -48,10 +48,6 @@ class Modifier:
     server: OptimizerFactory | None = None
     around: Callable[[Term], Term] | None = None
 
-    def __post_init__(self) -> None:
-        if isinstance(self.outer, Term):
-            raise UserError(f"outer is {self.outer}: give a tuple, with a comma: ({self.outer},)")
-
     def to(self, algorithm: Algorithm) -> Algorithm:
         """The algorithm with this addition.
 

@@ -79,7 +79,7 @@ def add_options(group: Any, options: Sequence[Option], config: Mapping[str, Any]
             try:
                 option = replace(option, default=convert(option.kind, config[option.name]))
             except ValueError as error:
-                exit_with_error(f"the configuration's {option.name}: {error}")
+                raise UserError(f"the configuration's {option.name}: {error}") from None
         elif option.default not in (None, NEEDED):
             # as it would be read, since config.yaml holds it: 2 epochs are 2.0
             option = replace(option, default=convert(option.kind, option.default))

@@ -11,10 +11,9 @@ from fl_lightning import models
 from fl_lightning.algorithms import modifiers
 from fl_lightning.algorithms.registry import ALGORITHMS, functions
 from fl_lightning.cli.arguments import NEEDED, Option, options_of
-from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.data import CropFlip, folder_sources, medmnist, row_sources, schemes, sources
 from fl_lightning.data.image_folder import domain_folder, image_folder
-from fl_lightning.errors import nearest
+from fl_lightning.errors import UserError, nearest
 from fl_lightning.runs.code import search_first
 from fl_lightning.runs.converters import is_option, with_curves
 
@@ -114,7 +113,7 @@ def select(kind: str, choice: Choice, name: str) -> Selected:
     """The function of that name with its options.
 
     Raises:
-        SystemExit: With one sentence, if there is none, or nothing gives one of its parameters.
+        UserError: In one sentence, if there is none, or nothing gives one of its parameters.
     """
     defaults = choice.defaults if name == choice.default else {}
     function = find_function(kind, choice.functions, name)
@@ -123,7 +122,7 @@ def select(kind: str, choice: Choice, name: str) -> Selected:
     if unknown := [o.name for o in own if o.default is NEEDED and o not in taken]:
         parts = ", ".join(sorted(choice.filled_in))
         rename = f"rename it to one of {parts}, " if parts else ""
-        exit_with_error(
+        raise UserError(
             f"{name} has a parameter {unknown[0]!r} that nothing fills in: {rename}annotate it as "
             "int, float, bool or str, or give it a default"
         )
@@ -141,13 +140,13 @@ def find_function(
     path, _, function = name.partition(":")
     if not function and Path(path).suffix != ".py":
         near = nearest(name.lower().replace("-", "_"), known)
-        exit_with_error(f"there is no {kind} {name!r}{near} (or name your own as file.py:function)")
+        raise UserError(f"there is no {kind} {name!r}{near} (or name your own as file.py:function)")
     if not Path(path).is_file():
-        exit_with_error(f"there is no file {path!r}: --{kind} takes file.py:function")
+        raise UserError(f"there is no file {path!r}: --{kind} takes file.py:function")
     search_first(Path(path).resolve().parent)
     content = {n: f for n, f in runpy.run_path(path, run_name="own").items() if callable(f)}
     if not hasattr(content.get(function), "__name__"):  # a partial has no name or type hints
         defined = [n for n, f in content.items() if getattr(f, "__module__", "") == "own"]
         wrong = f"defines no function {function!r}" if function else "is a file: name its function"
-        exit_with_error(f"{path} {wrong}{nearest(function, defined)}")
+        raise UserError(f"{path} {wrong}{nearest(function, defined)}")
     return cast(Callable[..., Any], content[function])

@@ -9,9 +9,8 @@ from fl_lightning.callbacks import CALLBACKS
 from fl_lightning.callbacks.metrics import METRICS
 from fl_lightning.cli.arguments import NEEDED
 from fl_lightning.cli.choices import Choice, Selected, select
-from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.core.losses import LOSSES
-from fl_lightning.errors import nearest
+from fl_lightning.errors import UserError, nearest
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.converters import convert, metavar, shown
 
@@ -29,20 +28,20 @@ def read_component(kind: str, text: str) -> Chosen:
     """The callback, loss or metric that a text names, with its options.
 
     Raises:
-        SystemExit: With one sentence, if there is none, or no such option.
+        UserError: In one sentence, if there is none, or no such option.
     """
     selected, given = _split(kind, text)
     name, kinds = selected.name, {o.name: o.kind for o in selected.options}
     values = {o.name: o.default for o in selected.options}
     for option, value in given.items():
         if option not in kinds:
-            exit_with_error(f"{name} has no option {option!r}{nearest(option, kinds)}")
+            raise UserError(f"{name} has no option {option!r}{nearest(option, kinds)}")
         try:
             values[option] = convert(kinds[option], value)
         except ValueError as error:
-            exit_with_error(f"--{kind} {name}: {option}: {error}")
+            raise UserError(f"--{kind} {name}: {option}: {error}") from None
     if missing := [option for option, value in values.items() if value is NEEDED]:
-        exit_with_error(f"--{kind} {name} needs {missing[0]}: add :{missing[0]}=...")
+        raise UserError(f"--{kind} {name} needs {missing[0]}: add :{missing[0]}=...")
     return Chosen(name, selected.function, values)
 
 

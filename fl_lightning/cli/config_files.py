@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.cli.recipes import preset
+from fl_lightning.errors import UserError
 from fl_lightning.runs.config_yaml import flat, load
 
 TABLE_KEYS = frozenset(
@@ -28,12 +28,12 @@ def read_files(files: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
             content.pop(key, None)
         more = content.pop("methods", None)
         if not isinstance(more, Mapping | None):
-            exit_with_error(f"{file} maps names to options under methods, not {more!r}")
+            raise UserError(f"{file} maps names to options under methods, not {more!r}")
         methods |= more or {}
         try:
             options = flat({str(key): value for key, value in content.items()})
         except ValueError as error:
-            exit_with_error(f"the configuration {file} {error}")
+            raise UserError(f"the configuration {file} {error}") from None
         if str(options.get("data")).endswith(".csv"):  # the file itself names the source
             options |= {"data": "table", "data.file": options["data"]}
         for key in [key for key in options if key in merged and merged[key] != options[key]]:
@@ -43,16 +43,14 @@ def read_files(files: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     return merged, methods
 
 
-def read_chain(file: str, *including: str) -> Iterator[dict[Any, Any]]:
+def read_chain(file: str) -> Iterator[dict[Any, Any]]:
     """The content of the files that a file's `config` names, then its own, without that key.
 
     Each has its own name under `file`.
     """
     content = _read(file)
     for further in included(file, content):
-        if further in (file, *including):
-            exit_with_error(f"the configuration {file} reads {further}, which reads it again")
-        yield from read_chain(further, file, *including)
+        yield from read_chain(further)
     yield content | {"file": file}
 
 
@@ -61,7 +59,7 @@ def included(file: str, options: dict[Any, Any]) -> list[str]:
     names = options.pop("config", None) or []
     names = [names] if isinstance(names, str) else names
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        exit_with_error(f"config in {file} is the name of a file, or a list of names, not {names}")
+        raise UserError(f"config in {file} is the name of a file, or a list of names, not {names}")
     return [_beside(file, name) for name in names]
 
 
@@ -76,8 +74,8 @@ def _read(file: str) -> dict[Any, Any]:
     try:
         content = load(preset(file).read_text("utf-8"))
     except (OSError, ValueError) as error:
-        exit_with_error(f"cannot read the configuration {file}: {error}")
+        raise UserError(f"cannot read the configuration {file}: {error}") from None
     content = {} if content is None else content
     if not isinstance(content, dict):
-        exit_with_error(f"the configuration {file} must map names to values, like `rounds: 100`")
+        raise UserError(f"the configuration {file} must map names to values, like `rounds: 100`")
     return content

@@ -15,13 +15,8 @@ import torch
 from fl_lightning.distributed.launcher_env import is_first_rank
 from fl_lightning.errors import DivergenceError, RankLostError, UserError, first_sentence
 
-FULL = "the disk is full, {file} could not be written: free some space; --resume continues a run"
-UNUSABLE = "{file} cannot be used ({reason}): give a writable folder as --run-dir"
-TOO_LARGE = "{file} may not become so large: raise `ulimit -f`, or name a --run-dir elsewhere"
-OF_DISKS = dict.fromkeys((ENOSPC, EDQUOT), FULL) | {EFBIG: TOO_LARGE}
-WRONG_FOLDER = EROFS, EACCES, EPERM, ENOTDIR, EEXIST, ENAMETOOLONG
-OF_DISKS |= dict.fromkeys(WRONG_FOLDER, UNUSABLE)
-"""Sentences about errors of disks, by the number of the error."""
+OF_DISKS = ENOSPC, EDQUOT, EFBIG, EROFS, EACCES, EPERM, ENOTDIR, EEXIST, ENAMETOOLONG
+"""Numbers of errors that another disk or folder mends."""
 
 LAUNCHER_S = 10
 """Seconds in which a launcher names the rank that ended and ends the others (Lightning: 5)."""
@@ -48,27 +43,31 @@ def exit_with_message() -> Iterator[None]:
 
 
 def _sentence(error: Exception) -> str:
-    """The sentence for a user's mistake, a lost rank or a full disk; empty for other errors."""
+    """The sentence for a user's mistake, a lost rank or a disk; empty for other errors."""
     if isinstance(error, UserError | DivergenceError | RankLostError):
         return str(error)
     if _lost_rank(error):
         reason = first_sentence(error)
         return f"another rank ended, or the connection to it broke ({reason})"
-    if not isinstance(error, OSError):
-        return ""
-    sentence = OF_DISKS.get(error.errno or 0, "")
-    return sentence.format(file=error.filename or "the run's folder", reason=error.strerror)
+    if isinstance(error, OSError) and error.errno in OF_DISKS:
+        file = error.filename or "the run's folder"
+        return (
+            f"{file} cannot be written ({error.strerror}): free some space, or name another "
+            "folder; --resume continues a run"
+        )
+    return ""
 
 
 def _lost_rank(error: BaseException | None) -> bool:
     """Whether a collective operation of the ranks raised it."""
+    if not isinstance(error, RuntimeError):
+        return False
     # here, because it imports for seconds, and `fl-lightning list` needs no ranks
     from lightning.fabric.utilities import distributed as fabric_distributed
 
     collectives = Path(torch.distributed.__file__).parent, Path(fabric_distributed.__file__)
-    frames = extract_tb(error.__traceback__) if isinstance(error, RuntimeError) else []
-    file = Path(frames[-1].filename) if frames else Path()
-    return any(map(file.is_relative_to, collectives))
+    raised_in = [Path(frame.filename) for frame in extract_tb(error.__traceback__)[-1:]]
+    return any(file.is_relative_to(place) for file in raised_in for place in collectives)
 
 
 def exit_with_error(message: str, on_this_rank: bool = False) -> NoReturn:

@@ -16,9 +16,8 @@ from fl_lightning.cli.argv import flag_of, last_value, normalized, values_of, wi
 from fl_lightning.cli.choices import Choice, Selected, select
 from fl_lightning.cli.components import callback_help
 from fl_lightning.cli.config_files import read_files
-from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.distributed.launcher_env import is_first_rank
-from fl_lightning.errors import nearest
+from fl_lightning.errors import UserError, nearest
 from fl_lightning.runs.chosen import Chosen
 
 FIRST = "algorithm"
@@ -46,7 +45,7 @@ def parse(
         The fields' values, and what was chosen for each choice.
 
     Raises:
-        SystemExit: With one sentence, for anything that does not fit.
+        UserError: In one sentence, for anything that does not fit.
     """
     argv = with_source(normalized(argv))
     config, methods = read_files(values_of(argv, "--config"))
@@ -56,7 +55,7 @@ def parse(
         flag = last_value(argv, flag_of(name))
         s = select(name, choice, in_files if flag is None else choice.known(flag))
         if any(option.name == "name" for option in s.options):
-            exit_with_error(
+            raise UserError(
                 f"{s.name} has a parameter 'name', as files call the {name} itself: rename it"
             )
         selected[name] = s
@@ -73,11 +72,11 @@ def parse(
         _note_defaults(s, methods if name == FIRST else {}, replaced.get(name, ""), config)
     for key in config:
         if key not in known and key not in choices:
-            exit_with_error(f"the configuration has no option {key!r}{nearest(key, known)}")
+            raise UserError(f"the configuration has no option {key!r}{nearest(key, known)}")
     values = _parse_flags(argv, description, general, selected, config)
     for name, value in values.items():
         if value is NEEDED:
-            exit_with_error(f"{flag_of(name)} is needed: {known[name].help}".removesuffix(": "))
+            raise UserError(f"{flag_of(name)} is needed: {known[name].help}".removesuffix(": "))
     chosen = {
         name: Chosen(s.name, s.function, {o.name: values[f"{name}.{o.name}"] for o in s.options})
         for name, s in selected.items()
@@ -105,12 +104,12 @@ def _row(
     where, functions = "the configuration's methods", s.choice.functions
     for row, options in methods.items():
         if row not in functions and ":" not in str(row):  # which names a function in a file
-            exit_with_error(f"{where}: there is no {s.kind} {row!r}{nearest(row, functions)}")
+            raise UserError(f"{where}: there is no {s.kind} {row!r}{nearest(row, functions)}")
         if not isinstance(options, Mapping | None):
-            exit_with_error(f"{where}.{row} maps option names to values, not {options!r}")
+            raise UserError(f"{where}.{row} maps option names to values, not {options!r}")
     own = {str(option): value for option, value in (methods.get(s.name) or {}).items()}
     for option in own.keys() & choices:
-        exit_with_error(f"methods.{s.name} cannot choose {option}: give --{option}")
+        raise UserError(f"methods.{s.name} cannot choose {option}: give --{option}")
     qualified = {option: f"{s.kind}.{option}" for option in own}
     return {q if q in known else option: own[option] for option, q in qualified.items()}
 
@@ -140,7 +139,7 @@ def _parse_flags(
         unknown = _note_options_of_others(parser, argv, selected.values())
     if unknown:
         near = nearest(unknown[0].split("=")[0], flags)
-        exit_with_error(f"there is no option {unknown[0]!r}{near}")
+        raise UserError(f"there is no option {unknown[0]!r}{near}")
     return vars(parsed)
 
 

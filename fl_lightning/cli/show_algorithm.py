@@ -11,7 +11,7 @@ import torch
 from fl_lightning.algorithms.registry import ALGORITHMS, sections
 from fl_lightning.cli.arguments import NEEDED, ArgumentParser, options_of
 from fl_lightning.cli.choices import Choice, find_function
-from fl_lightning.cli.error_messages import exit_with_error, exit_with_message
+from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.cli.list_algorithms import costs_in_models
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import Range, metadata
@@ -28,12 +28,11 @@ def main(argv: Sequence[str]) -> None:
     """Print the explanation of the algorithm that `argv` names."""
     parser = ArgumentParser("fl-lightning show", description=__doc__)
     parser.add_argument("algorithm", help="a name of fl-lightning list, or file.py:function")
-    choice = Choice(ALGORITHMS, "")
-    name = choice.known(parser.parse_args(argv).algorithm)
-    make = find_function("algorithm", ALGORITHMS, name)
-    if needed := [o.name for o in options_of(make) if o.default is NEEDED]:
-        exit_with_error(f"{name} has no default for {needed[0]}: give it one, to be shown")
     with exit_with_message():
+        name = Choice(ALGORITHMS, "").known(parser.parse_args(argv).algorithm)
+        make = find_function("algorithm", ALGORITHMS, name)
+        if needed := [o.name for o in options_of(make) if o.default is NEEDED]:
+            raise UserError(f"{name} has no default for {needed[0]}: give it one, to be shown")
         print(explanation(name, make))
 
 

@@ -15,6 +15,11 @@ Averaging = Literal["none", "whole", "block"]
 """What clients send of a moment: nothing, all of it, or its mean over each parameter."""
 
 
+def unbiased(moment: Tensor, beta: float, steps: Tensor) -> Tensor:
+    """The moment without the zero that it began at so many steps ago."""
+    return moment / (1 - beta**steps)
+
+
 @dataclass(frozen=True)
 class Warm(Term):
     """A local optimizer with a moment that begins a visit as the cohort's last mean of it.
@@ -99,8 +104,8 @@ class AdamW(Warm):
         earlier = 0 if self.warm == "none" else v.round
         q = earlier * (v.steps if self.count is None else self.count) + v.k
         p = q if self.released else v.k
-        root = (v.s / (1 - self.beta2**q)).sqrt() + self.eps
-        return v.m / (1 - self.beta1**p) / root + self.decay * w
+        root = unbiased(v.s, self.beta2, q).sqrt() + self.eps
+        return unbiased(v.m, self.beta1, p) / root + self.decay * w
 
 
 @dataclass(frozen=True)

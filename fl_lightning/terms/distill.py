@@ -118,6 +118,14 @@ class Contrastive(Term):
         return ()
 
 
+def cosines(z: Tensor) -> Tensor:
+    """(n, n) cosines between the features of n samples, with maps pooled, in float32 at least."""
+    z = z.mean((-2, -1)) if z.ndim == 4 else z.flatten(1)
+    with torch.autocast(z.device.type, enabled=False):
+        z = F.normalize(z.to(torch.promote_types(z.dtype, torch.float32)))
+        return z @ z.T
+
+
 @dataclass(frozen=True)
 class RelaxedContrastive(Term):
     """FedRCL: a supervised contrastive loss of several layers, and a penalty on similar classmates.
@@ -145,10 +153,7 @@ class RelaxedContrastive(Term):
 
     def _level(self, z: Tensor, y: Tensor) -> Tensor:
         check_labels(y, len(z))
-        z = z.mean((-2, -1)) if z.ndim == 4 else z.flatten(1)
-        with torch.autocast(z.device.type, enabled=False):
-            z = F.normalize(z.to(torch.promote_types(z.dtype, torch.float32)))
-            S = z @ z.T
+        S = cosines(z)
         same, me = y[:, None] == y, torch.eye(len(y), dtype=torch.bool, device=y.device)
         farthest = S.masked_fill(~same, 2).amin(1)  # among classmates, oneself included
         others = S.masked_fill(same, -torch.inf).topk(min(self.negatives, len(y)), 1).values

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import Initializer, View, initial, received, zeros
-from fl_lightning.core.vector import unit
 from fl_lightning.terms.perturb import Perturbation
 
 
@@ -27,7 +26,7 @@ class LESAM(Perturbation):
         return {"o_i": received if self.skip_first else initial}
 
     def start(self, w: Tensor, v: View) -> Tensor:
-        v.e, v.o_i = self.rho * unit(v.o_i - v.anchor, self.eps), v.anchor
+        v.e, v.o_i = self.rho * self.direction(v.o_i - v.anchor, v), v.anchor
         return w
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
@@ -54,7 +53,3 @@ class LastRound(Perturbation):
     def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
         v.last = v.anchor
         return delta
-
-    def direction(self, G: Tensor, v: View) -> Tensor:
-        """The direction of G."""
-        return unit(G, self.eps)

@@ -15,7 +15,7 @@ from fl_lightning.core.constraints import (
 )
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import Term, View, scalar, zeros
-from fl_lightning.terms.adaptive import Warm
+from fl_lightning.terms.adaptive import Warm, unbiased
 
 
 def newton_schulz(Z: Tensor, steps: int = 5, eps: float = 1e-7) -> Tensor:
@@ -43,6 +43,19 @@ def polar(Z: Tensor, cut: float = 1e-10) -> Tensor:
     return (U * (cut * S[:1] < S) @ Vh).reshape(Z.shape)
 
 
+def low_rank(Z: Tensor, share: float) -> Tensor:
+    """The nearest matrix of this share of the rank at which the factors have as many numbers as Z.
+
+    A share of 0 leaves Z as it is.
+    """
+    if not share:
+        return Z
+    U, S, Vh = torch.linalg.svd(Z.flatten(1), full_matrices=False)
+    m, n = len(U), Vh.shape[-1]
+    r = int(share * m * n / (m + n + 1))
+    return (U[:, :r] * S[:r] @ Vh[:r]).reshape(Z.shape)
+
+
 @dataclass(frozen=True)
 class Muon(Warm):
     """Muon on matrices, Adam on vectors; with `warm`, the momentum of the cohort (FedMuon).
@@ -68,28 +81,20 @@ class Muon(Warm):
         g, v.k = oracle(w), v.k + 1
         v.M, v.m = torch.lerp(g, v.M, self.beta), torch.lerp(g, v.m, 0.9)
         v.s = torch.lerp(g.square(), v.s, 0.95)
-        adam = v.m / (1 - 0.9**v.k) / ((v.s / (1 - 0.95**v.k)).sqrt() + 1e-10)
+        adam = unbiased(v.m, 0.9, v.k) / (unbiased(v.s, 0.95, v.k).sqrt() + 1e-10)
+        return v.layout.map(self._direction, torch.lerp(g, v.M, self.beta), adam, w)
 
-        def direction(Z: Tensor, a: Tensor, u: Tensor) -> Tensor:
-            if Z.ndim < 2:
-                return a + self.decay * u
-            shape = max(1.0, len(Z) / Z[0].numel()) ** 0.5
-            return self.gain * (newton_schulz(Z) * shape + self.decay * u)
-
-        return v.layout.map(direction, torch.lerp(g, v.M, self.beta), adam, w)
+    def _direction(self, M: Tensor, adam: Tensor, w: Tensor) -> Tensor:
+        if M.ndim < 2:
+            return adam + self.decay * w
+        shape = max(1.0, len(M) / M[0].numel()) ** 0.5
+        return self.gain * (newton_schulz(M) * shape + self.decay * w)
 
     def sent(self, moment: Tensor, v: View) -> Tensor:
-        return v.layout.map(self._truncated, moment)
+        return v.layout.map(self._sent, moment)
 
-    def _truncated(self, M: Tensor) -> Tensor:
-        if M.ndim < 2:
-            return torch.zeros_like(M)
-        if not self.rank:
-            return M
-        U, S, Vh = torch.linalg.svd(M.flatten(1), full_matrices=False)
-        m, n = len(U), Vh.shape[-1]
-        r = int(self.rank * m * n / (m + n + 1))
-        return (U[:, :r] * S[:r] @ Vh[:r]).reshape(M.shape)
+    def _sent(self, M: Tensor) -> Tensor:
+        return low_rank(M, self.rank) if M.ndim > 1 else torch.zeros_like(M)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,10 @@ class Perturbation(Term):
     eps: NonNegativeFloat = field(default=1e-12, kw_only=True)
     roles = frozenset({"perturb"})
 
+    def direction(self, along: Tensor, v: View) -> Tensor:
+        """The unit vector."""
+        return unit(along, self.eps)
+
 
 @dataclass(frozen=True)
 class SAM(Perturbation):

@@ -164,8 +164,8 @@ class ReleasedLastRound(LastRound):
     By an indexing error it shifts all entries of tensor k by the k-th coordinate of G.
     """
 
-    def direction(self, G: Tensor, v: View) -> Tensor:
-        return by_first_coordinates(G, v, self.eps)
+    def direction(self, along: Tensor, v: View) -> Tensor:
+        return by_first_coordinates(along, v, self.eps)
 
 
 def by_first_coordinates(f: Tensor, v: View, eps: float) -> Tensor:
@@ -178,8 +178,8 @@ def by_first_coordinates(f: Tensor, v: View, eps: float) -> Tensor:
 class ReleasedWMSAM(WMSAM):
     """FedWMSAM in its code, which has the indexing error of FedLESAM's."""
 
-    def direction(self, f: Tensor, v: View) -> Tensor:
-        return by_first_coordinates(f, v, self.eps)
+    def direction(self, along: Tensor, v: View) -> Tensor:
+        return by_first_coordinates(along, v, self.eps)
 
 
 @dataclass(frozen=True)

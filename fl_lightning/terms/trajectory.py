@@ -68,10 +68,6 @@ class WMSAM(Perturbation):
         v.m = self.decay * mean[1]
         return delta
 
-    def direction(self, f: Tensor, v: View) -> Tensor:
-        """The direction of f."""
-        return unit(f, self.eps)
-
 
 @dataclass(frozen=True)
 class ServerSAM(Term):

@@ -9,6 +9,7 @@ import pytest
 from jobs import digits
 
 from fl_lightning import Federation, models
+from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.experiment import Experiment
 
 
@@ -42,8 +43,8 @@ class Stops:
 def sentence(
     capsys: pytest.CaptureFixture[str], run: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> str:
-    """The one-line error message of `run(...)`, which ends with exit code 2."""
-    with pytest.raises(SystemExit) as stop:
+    """The one-line error message of `run(...)`, with which a program ends with exit code 2."""
+    with pytest.raises(SystemExit) as stop, exit_with_message():
         run(*args, **kwargs)
     assert stop.value.code == 2
     said = capsys.readouterr().err

@@ -60,16 +60,9 @@ def surface(
     Args:
         loss: The mean loss.
         axes: Two directions, such as those of `hessian_axes`; None is `filter_normalized_axes`.
-        points: Points along each axis.
+        points: Points along each axis, at least two.
         span: Half the length of an axis, in lengths of its direction.
-
-    Raises:
-        UserError: If `points` is less than 2, or `span` is not positive.
     """
-    if points < 2:
-        raise UserError(f"points is at least 2 along each axis, not {points}")
-    if not span > 0:
-        raise UserError(f"span is positive, not {span}")
     w = loss.weights
     plane = torch.stack(axes or filter_normalized_axes(loss))
     steps = torch.linspace(-span, span, points, device=w.device, dtype=w.dtype)
@@ -128,7 +121,7 @@ def interpolate(
         second: A model of the same architecture.
         data: The samples.
         samples: Number of samples, drawn at random; None is all.
-        points: Number of points from 0 to 1. Those beyond have the same distance.
+        points: Number of points from 0 to 1, at least two. Those beyond have the same distance.
         span: How far the line goes beyond each model.
         loss: The task's loss, averaged over a batch.
 
@@ -138,8 +131,6 @@ def interpolate(
     a, b = first.state_dict(), second.state_dict()
     if {k: t.shape for k, t in a.items()} != {k: t.shape for k, t in b.items()}:
         raise UserError("the two models differ in their layers: only weights can be interpolated")
-    if points < 2:
-        raise UserError(f"points is at least 2, both ends, not {points}")
     beyond = round(span * (points - 1))
     places = torch.arange(-beyond, points + beyond, dtype=torch.float64) / (points - 1)
     module = deepcopy(first)

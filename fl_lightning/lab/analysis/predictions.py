@@ -85,15 +85,13 @@ def embedding(features: Tensor, method: str = "tsne", seed: int = 0) -> Tensor:
     """An embedding (n, 2) of features (n, F), which keeps close ones close together.
 
     Args:
-        features: The features of at least four samples.
+        features: The features.
         method: `tsne` (scikit-learn) or `umap` (the package umap-learn).
         seed: Its seed.
 
     Raises:
-        UserError: If umap-learn is not installed, or there are fewer than four samples.
+        UserError: If umap-learn is not installed.
     """
-    if len(features) < 4:
-        raise UserError(f"an embedding needs at least 4 samples, not {len(features)}")
     if method == "umap":
         try:
             from umap import UMAP

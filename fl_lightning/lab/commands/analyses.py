@@ -13,7 +13,13 @@ from typing_extensions import Doc
 from fl_lightning.callbacks.bases import over_clients
 from fl_lightning.callbacks.global_measures import TABLE
 from fl_lightning.cli.components import read_component
-from fl_lightning.core.constraints import PositiveInt, checked
+from fl_lightning.core.constraints import (
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Range,
+    checked,
+)
 from fl_lightning.core.losses import TaskLoss
 from fl_lightning.data import DeviceDataset, matched_test_split, own_test_split
 from fl_lightning.errors import UserError, nearest
@@ -25,6 +31,7 @@ from fl_lightning.training import parts
 
 Split = Annotated[Literal["train", "test"], Doc("Samples to use: the training or the test set.")]
 Samples = Annotated[PositiveInt | None, Doc("Number of samples, drawn at random; none for all.")]
+Points = Annotated[int, Range("a whole number of at least 2", 2, whole=True)]
 
 
 @dataclass(frozen=True)
@@ -42,13 +49,8 @@ class Subject:
 
     @cached_property
     def model(self) -> nn.Module:
-        """The model; a UserError says if its weights are not finite."""
-        model = self.run.model(best=self.best, round=self.round)
-        if not all(p.isfinite().all() for p in model.parameters()):
-            raise UserError(
-                f"the model of {self.run.path} has weights that are not finite: try --best"
-            )
-        return model.to(self.device)
+        """The model."""
+        return self.run.model(best=self.best, round=self.round).to(self.device)
 
     @cached_property
     def data(self) -> DeviceDataset:
@@ -125,8 +127,8 @@ def surface(
     subjects: Subjects,
     samples: Samples = 2000,
     split: Split = "train",
-    points: int = 25,
-    span: float = 1.0,
+    points: Points = 25,
+    span: PositiveFloat = 1.0,
     axes: Literal["random", "hessian"] = "random",
 ) -> Result:
     """The loss on a plane through the model.
@@ -159,8 +161,8 @@ def interpolate(
     subjects: Subjects,
     samples: Samples = None,
     split: Split = "train",
-    points: int = 25,
-    span: float = 0.25,
+    points: Points = 25,
+    span: NonNegativeFloat = 0.25,
 ) -> Result:
     """Loss and accuracy on the line between the models of two runs.
 

@@ -9,23 +9,17 @@ from typing import Any, Literal
 import torch
 from pandas import Series
 
+from fl_lightning.algorithms.registry import functions, summary
 from fl_lightning.cli.arguments import ArgumentParser, add_parameters, check_figures, options_of
 from fl_lightning.cli.error_messages import exit_with_message
-from fl_lightning.errors import UserError
 from fl_lightning.lab.commands import analyses
 from fl_lightning.lab.commands.analyses import Result, Subject
 from fl_lightning.lab.report.comparison import compare
-from fl_lightning.lab.report.table import FORMATS, Format, Table
+from fl_lightning.lab.report.table import Format, Table
 from fl_lightning.runs.run import Run, load_runs
 
-ANALYSES: tuple[Callable[..., Result], ...] = (
-    analyses.hessian,
-    analyses.surface,
-    analyses.interpolate,
-    analyses.features,
-    analyses.classes,
-    analyses.clients,
-)
+ANALYSES = functions(analyses)
+"""The analyses by name."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -39,10 +33,10 @@ def parse(argv: Sequence[str]) -> dict[str, Any]:
     parser = ArgumentParser("fl-lightning analyze", description=__doc__)
     commands = parser.add_subparsers(metavar="ANALYSIS", required=True)
     _, _, *shared = options_of(analyze)
-    for function in ANALYSES:
+    for name, function in ANALYSES.items():
         _, *own = options_of(function)
-        summary = (function.__doc__ or "").partition("\n")[0]
-        command = commands.add_parser(function.__name__, help=summary, description=summary)
+        does = summary(function)
+        command = commands.add_parser(name, help=does, description=does)
         command.set_defaults(analysis=function)
         add_parameters(command, [*shared, *own])
     values = vars(parser.parse_args(argv))
@@ -74,8 +68,6 @@ def analyze(
         format: Print the table in this format.
         device: The device to compute on.
     """
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UserError("there is no GPU that --device cuda can use: omit it")
     check_figures(figure)
     readable = load_runs(runs, warn=lambda text: print(f"note: {text}", file=sys.stderr))
     found = [Run.read(run.path, data_dir) for run in readable]
@@ -84,7 +76,7 @@ def analyze(
     for file in figure:
         draw().save(file)
     table = Table(numbers.map(_text), caption=caption, numbers=numbers)
-    print(FORMATS[format](table)) if format else table.show()
+    table.show(format)
 
 
 def _text(value: str | float) -> str:

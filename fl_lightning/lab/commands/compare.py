@@ -9,13 +9,13 @@ from pandas import Index, read_csv, to_numeric
 from typing_extensions import Doc
 
 from fl_lightning.cli.arguments import ArgumentParser, add_parameters, check_figures, options_of
-from fl_lightning.cli.error_messages import exit_with_error
+from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.core.constraints import PositiveInt, Range, checked
 from fl_lightning.errors import UserError
 from fl_lightning.lab import report
 from fl_lightning.lab.report.grid import Published
 from fl_lightning.lab.report.score import SCORES
-from fl_lightning.lab.report.table import FORMATS, Format
+from fl_lightning.lab.report.table import Format
 
 Percent = Annotated[float, Range("a percentage from 1 to 100", 1, 100)]
 Scores = Annotated[tuple[str, ...], Doc(f"Scores: {', '.join(SCORES)}, or a tag of metrics.csv.")]
@@ -25,12 +25,8 @@ def main(argv: Sequence[str]) -> None:
     """Print the table that `argv` asks for, and draw the figures."""
     parser = ArgumentParser("fl-lightning compare", description=__doc__)
     add_parameters(parser, options_of(compare))
-    try:
+    with exit_with_message():
         compare(**vars(parser.parse_args(argv)))
-    except BrokenPipeError:
-        raise  # to end in silence, as under `| head`
-    except (ValueError, OSError) as error:
-        exit_with_error(str(error))
 
 
 @checked
@@ -103,7 +99,7 @@ def compare(
         else:
             drawn = report.curves(comparison, curve or report.main_tag(found), smooth)
         drawn.save(file)
-    print(FORMATS[format](table)) if format else table.show()
+    table.show(format)
     names = " ".join([*comparison.row_names, *comparison.column_names, *table.text["method"]])
     unused = [
         f"--label {text}={label} has no effect: nothing that is shown is called {text}"
@@ -120,7 +116,10 @@ def _in_yaml(option: str) -> str:
 
 
 def _published(file: Path, columns: bool) -> Published:
-    frame = read_csv(file, index_col=0)
+    try:
+        frame = read_csv(file, index_col=0)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} is no CSV file that can be read: {error}") from None
     if not columns:
         if len(frame.columns) != 1:
             raise UserError(f"{file} has {len(frame.columns)} columns of numbers: add --columns")

@@ -16,12 +16,12 @@ from pandas import concat
 
 from fl_lightning.cli.arguments import ArgumentParser, add_parameters, options_of
 from fl_lightning.cli.argv import flag_of, given, last_value
-from fl_lightning.cli.error_messages import exit_with_error
+from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.cli.recipes import FOLDER, preset, recipes
 from fl_lightning.core.constraints import PositiveInt, check
 from fl_lightning.distributed.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from fl_lightning.errors import UserError
-from fl_lightning.lab.report.table import FORMATS, Format, Table
+from fl_lightning.lab.report.table import Format, Table
 from fl_lightning.lab.sweep.axes import FIXED, combinations
 from fl_lightning.lab.sweep.layout import choose, layout
 from fl_lightning.lab.sweep.plan import Job, plan
@@ -91,11 +91,9 @@ class TableOptions:
             "scores": tuple(self.score),
             "over": self.over,
             "sweep": self.sweep and combinations(_values(self.sweep)),
-            "tune": self.tune and combinations(_values(self.tune)),
+            "tune": self.tune and {"": combinations(_values(self.tune))},
         }
         given = {name: value for name, value in changes.items() if value}
-        if self.tune:
-            given["own_tune"] = {}
         table = TableFile.read(self.table).changed(self.methods, self.columns, **given)
         if table.tune_seeds and self.shard != "1/1":
             raise UserError("tune_seeds chooses when all trials have ended: omit --shard")
@@ -117,37 +115,39 @@ class TableOptions:
 
 def main(argv: Sequence[str]) -> None:
     """Run the table that `argv` names."""
-    code, notes, trials = 0, list[str](), list[Job]()
     try:
-        options, further = parse(argv)
-        table = options.read()
-        table.refuse_labeled(given(further))
-        recipe = recipes().get(table.recipe, Path(table.recipe)).resolve()
-        if not recipe.is_file():
-            raise UserError(f"there is no recipe {table.recipe!r}: fl-lightning run lists them")
-        makes = not (options.dry_run or options.no_runs)
-        on_cpu = last_value(further, "--accelerator") == "cpu"
-        at_a_time, says = slots(options.jobs, options.per_gpu, on_cpu), options.stack > 1
-        if makes:
-            start_server(at_a_time[0])  # which imports the package while the runs are planned
-        if table.tune_seeds:
-            trials = plan(replace(table, seeds=table.tune_seeds), recipe, options.folder, further)
-            code = _make(stacked(trials, options.stack), at_a_time, says) if makes else 0
-            table, notes = choose(table, trials)
-        jobs = plan(table, recipe, options.folder, further)
-        part = options.part(jobs)
-        if options.dry_run:
-            print(_commands([*trials, *chain.from_iterable(part)], table.recipe))
-            return
-        if makes and code not in STOPPED:
-            code = _make(part, at_a_time, says) or code
-        tables = layout(table, jobs)
-    except (ValueError, OSError) as error:
-        exit_with_error(str(error))
+        with exit_with_message():
+            _run(*parse(argv))
     except KeyboardInterrupt:
         raise SystemExit(EXIT_INTERRUPTED) from None
+
+
+def _run(options: TableOptions, further: Sequence[str]) -> None:
+    table = options.read()
+    table.refuse_labeled(given(further))
+    recipe = recipes().get(table.recipe, Path(table.recipe)).resolve()
+    if not recipe.is_file():
+        raise UserError(f"there is no recipe {table.recipe!r}: fl-lightning run lists them")
+    makes = not (options.dry_run or options.no_runs)
+    on_cpu = last_value(further, "--accelerator") == "cpu"
+    at_a_time, says = slots(options.jobs, options.per_gpu, on_cpu), options.stack > 1
+    if makes:
+        start_server(at_a_time[0])  # which imports the package while the runs are planned
+    code, notes, trials = 0, list[str](), list[Job]()
+    if table.tune_seeds:
+        trials = plan(replace(table, seeds=table.tune_seeds), recipe, options.folder, further)
+        code = _make(stacked(trials, options.stack), at_a_time, says) if makes else 0
+        table, notes = choose(table, trials)
+    jobs = plan(table, recipe, options.folder, further)
+    part = options.part(jobs)
+    if options.dry_run:
+        print(_commands([*trials, *chain.from_iterable(part)], table.recipe))
+        return
+    if makes and code not in STOPPED:
+        code = _make(part, at_a_time, says) or code
+    tables = layout(table, jobs)
     for shown in [_merged(tables)] if options.format == "csv" else tables:
-        print(FORMATS[options.format](shown)) if options.format else shown.show()
+        shown.show(options.format)
         for note in (*notes, *shown.notes):
             print(f"note: {note}", file=sys.stderr)
         notes = []
@@ -182,9 +182,7 @@ def _commands(jobs: Sequence[Job], recipe: str) -> str:
             lines.append(f"# {job.folder} is finished")
             continue
         command = shlex.join(["fl-lightning", "run", recipe, *job.command()])
-        other = job.other_callbacks if state == "missing" else None
-        remark = f": {other} has other callbacks" if other else ""
-        todo.append(f"{command}  # {state}{remark}")
+        todo.append(f"{command}  # {state}")
     return "\n".join([*lines, *todo, f"{len(lines) + len(todo)} runs, {len(todo)} to make"])
 
 

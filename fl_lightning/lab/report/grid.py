@@ -57,16 +57,13 @@ def grid(
         means: The columns whose mean is a further column, by the name of that one.
 
     Raises:
-        UserError: If there is no score, or none of that name, no run has recorded it, or `over` is
-            no row.
+        UserError: If there is no score of that name, no run has recorded it, or `over` is no row.
 
     Example::
 
         runs = report.load_runs(["runs"])
         report.grid(runs, [r.config["algorithm"] for r in runs], scores=["last:50", "best"])
     """
-    if not scores:
-        raise UserError("there are no scores: name one at least, such as last")
     named = (make_score(score, runs) for score in scores)
     made = [*{score.name: score for score in named}.values()]
     known = published or {}

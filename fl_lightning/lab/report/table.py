@@ -35,6 +35,8 @@ FLOAT = r"""% \usepackage{{booktabs, adjustbox}}
 \end{{table}}"""
 HTML = {"best": "<b>{}</b>", "second": "<u>{}</u>", "": "{}"}
 
+Format = Literal["markdown", "latex", "html", "csv"]
+
 
 @dataclass(frozen=True, eq=False)
 class Table:
@@ -89,10 +91,10 @@ class Table:
         """The numbers behind the table: one line per cell."""
         return self.numbers.to_csv(index=False).rstrip()
 
-    def show(self) -> None:
-        """Print the table as wide as the terminal, or as Markdown into a file."""
-        if not sys.stdout.isatty():
-            print(self.markdown())
+    def show(self, format: Format | None = None) -> None:
+        """Print the table in a format; by default for the terminal, or as Markdown into a file."""
+        if format or not sys.stdout.isatty():
+            print(FORMATS[format or "markdown"](self))
             return
         head, *rows = self._lines(TERMINAL, lambda text: escape(text.strip("`")))
         table = RichTable()
@@ -130,8 +132,6 @@ def _rules(headings: Sequence[str]) -> str:
         rules += [rf"\cmidrule(lr){{{first}-{last}}}"] * bool(heading)
     return " ".join(rules)
 
-
-Format = Literal["markdown", "latex", "html", "csv"]
 
 FORMATS = {f.__name__: f for f in (Table.markdown, Table.latex, Table.html, Table.csv)}
 """Formats of a table by their names on the command line."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from fl_lightning.errors import UserError, nearest
 from fl_lightning.lab.report.comparison import format_value
+from fl_lightning.runs.config_yaml import flat
 
 Axis = Mapping[str, Mapping[str, Any]]
 """Options, as in a preset, by label."""
@@ -39,6 +40,11 @@ def axis_of(content: Any, key: str) -> dict[str, dict[str, Any]]:
     for label, options in axis.items():
         refuse_fixed(options, f"{key}.{label}")
     return axis
+
+
+def set_by(*axes: Axis) -> dict[str, None]:
+    """The options that any label of these axes sets, by their flat names, in order."""
+    return dict.fromkeys(option for axis in axes for of in axis.values() for option in flat(of))
 
 
 def mapping(content: Any, key: str) -> dict[str, Any]:

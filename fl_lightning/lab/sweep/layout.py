@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from math import isnan
 from statistics import fmean
 
@@ -14,7 +13,7 @@ from fl_lightning.lab.report.grid import grid
 from fl_lightning.lab.report.score import Score
 from fl_lightning.lab.report.score import score as make_score
 from fl_lightning.lab.report.table import Table
-from fl_lightning.lab.sweep.axes import Axis, fitting, joined
+from fl_lightning.lab.sweep.axes import Axis, fitting, joined, set_by
 from fl_lightning.lab.sweep.plan import Cell, Job
 from fl_lightning.lab.sweep.table_file import TableFile
 from fl_lightning.runs.run import Run
@@ -26,7 +25,7 @@ def layout(table: TableFile, jobs: Sequence[Job]) -> list[Table]:
     """Scores of finished runs beside published ones: a table for each score with published ones."""
     placed, notes = _placed(jobs)
     caption = ""
-    if tuned := ", ".join(_tuned_options(table)):
+    if tuned := ", ".join(set_by(*table.tune.values())):
         best, more = _best_tuned(placed, make_score(table.scores[0], [run for _, run in placed]))
         if table.chosen is None:
             more += _choices(table, placed, best)
@@ -114,12 +113,6 @@ def _ends(tried: Axis, tuned: str) -> list[str]:
         if numbers and len(values) > 2 and value in (min(values), max(values)):
             found.append(f"{option} {value}")
     return found
-
-
-def _tuned_options(table: TableFile) -> list[str]:
-    """The options that any row tunes."""
-    axes = table.tune, *table.own_tune.values()
-    return [*dict.fromkeys(chain.from_iterable(of for axis in axes for of in axis.values()))]
 
 
 def _placed(jobs: Sequence[Job]) -> tuple[list[Placed], list[str]]:

@@ -53,7 +53,6 @@ class Job:
         logs: The folder of the files of what runs print.
         program: Equal for runs that differ in numbers alone, and can train as one program; empty
             if this one trains alone.
-        other_callbacks: The folder of a run that differs in its callbacks alone, if there is one.
     """
 
     recipe: Path
@@ -66,7 +65,6 @@ class Job:
     folder: Path
     logs: Path
     program: str = ""
-    other_callbacks: Path | None = None
 
     @property
     def log(self) -> Path:
@@ -77,16 +75,15 @@ class Job:
     def state(self) -> Literal["missing", "begun", "finished"]:
         """Whether it has begun, and ended."""
         found = _config(self.folder)
-        if found is None or self.differences(found):
+        if found is None or not self.fits(found):
             return "missing"
         return "finished" if Run(self.folder, found).ended else "begun"
 
-    def differences(self, found: Config) -> list[str]:
-        """The options in which a run differs from this one."""
-        for option in ("algorithm", "seed"):  # comparing all would take long
-            if found[option] != self.config[option]:
-                return [option]
-        return self.config.differences(Config({**self.defaults, **found}), *RESULTS)
+    def fits(self, found: Config) -> bool:
+        """Whether a run has the options of this one."""
+        if any(found[option] != self.config[option] for option in ("algorithm", "seed")):
+            return False  # comparing all would take long
+        return not self.config.differences(Config({**self.defaults, **found}), *RESULTS)
 
     def command(self) -> list[str]:
         """The recipe's options that begin or resume the run."""
@@ -129,10 +126,8 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
         rounds, logs = whole.config["rounds"], runs / "logs"
         own = config, rounds, defaults, [cell], folder, logs, _program(experiment)
         job = Job(recipe, argv, further, *own)
-        differing = {path: job.differences(found) for path, found in existing.items() if found}
-        job.folder = next((path for path, differ in differing.items() if not differ), folder)
-        others = (path for path, differ in differing.items() if differ == ["callback"])
-        job.other_callbacks = next(others, None)
+        fitting = (path for path, found in existing.items() if found and job.fits(found))
+        job.folder = next(fitting, folder)
         jobs.append(job)
         by_results[results] = job
     return jobs

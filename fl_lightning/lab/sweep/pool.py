@@ -12,13 +12,11 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from functools import partial
 from itertools import chain
 from multiprocessing import forkserver, get_context, parent_process
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from time import sleep
 from typing import TextIO
 
 import torch
@@ -30,7 +28,6 @@ from fl_lightning.distributed.signals import (
     on_parent_death,
     stop_on_signals,
 )
-from fl_lightning.errors import UserError
 from fl_lightning.lab.sweep.plan import Job
 from fl_lightning.lab.sweep.stacks import Stack, run_stack, unfinished
 
@@ -87,26 +84,22 @@ def run_all(
 
     Returns:
         The reasons of failures by the runs' folders, and the names of the signals.
-
-    Raises:
-        UserError: If the folder of the logs cannot be written.
     """
     total, free = sum(map(len, stacks)), [*slots]
     waiting = deque[Stack](left for stack in stacks if (left := unfinished(stack)))
     running, failures = dict[ForkServerProcess, tuple[Stack, Environment]](), dict[Path, str]()
     for job in chain.from_iterable(waiting):
-        try:
-            job.logs.mkdir(parents=True, exist_ok=True)
-            job.log.touch()
-        except OSError as error:
-            reason = f"{job.logs} cannot be written ({error.strerror})"
-            raise UserError(f"{reason}: give a writable folder as --runs") from error
+        job.logs.mkdir(parents=True, exist_ok=True)
+        job.log.touch()
     finished, line, sent = total - sum(map(len, waiting)), "", 0
     with stop_on_signals(lambda: None, SIGNALS) as signals:
         while running or (waiting and not signals):
             while waiting and free and not signals:
                 stack, slot = waiting.popleft(), free.pop(0)
-                running[_start(stack, slot)] = stack, slot
+                args = stack, {**os.environ, **slot}, os.getcwd()
+                process = get_context("forkserver").Process(target=_run, args=args)
+                process.start()
+                running[process] = stack, slot
             now = [job for stack, _ in running.values() for job in stack]
             before, line = line, _progress(finished, total, now, len(failures))
             if line != before:
@@ -128,18 +121,6 @@ def run_all(
                 if not signals:
                     failures |= {job.folder: _reason(code, job.log) for job in failed}
     return failures, signals
-
-
-def _start(stack: Stack, slot: Environment) -> ForkServerProcess:
-    args = stack, {**os.environ, **slot}, os.getcwd()
-    make = partial(get_context("forkserver").Process, target=_run, args=args)
-    for pause in (0.1, 1.0):
-        with suppress(EOFError, ConnectionError):  # the server is being killed: a new one follows
-            (process := make()).start()
-            return process
-        sleep(pause)
-    (process := make()).start()
-    return process
 
 
 def _run(stack: Stack, environment: Environment, folder: str) -> None:

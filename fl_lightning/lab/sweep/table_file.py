@@ -21,6 +21,7 @@ from fl_lightning.lab.sweep.axes import (
     listed,
     mapping,
     refuse_fixed,
+    set_by,
 )
 from fl_lightning.runs.config_yaml import flat
 
@@ -41,8 +42,8 @@ class TableFile:
         columns: Options by column. `config` names presets to read after the file, `methods` has
             options by method.
         sweep: Combinations of values; each makes a further column of every column.
-        tune: Combinations of values; a cell shows the best one by the first score.
-        own_tune: The combinations of rows that have a `tune` of their own, by row.
+        tune: Combinations of values by row, under "" those of all other rows; a cell shows the best
+            one by the first score.
         tune_seeds: The seeds with which values are tried, before the best one gets the seeds of the
             table; empty for these.
         chosen: The best combination of values of each row and column, which alone is run; None for
@@ -61,8 +62,7 @@ class TableFile:
     rows: Axis
     columns: Axis = field(default_factory=lambda: {"": {}})
     sweep: Axis = field(default_factory=lambda: {"": {}})
-    tune: Axis = field(default_factory=lambda: {"": {}})
-    own_tune: Mapping[str, Axis] = field(default_factory=dict)
+    tune: Mapping[str, Axis] = field(default_factory=lambda: {"": {"": {}}})
     tune_seeds: tuple[int, ...] = ()
     chosen: Mapping[tuple[str, str], str] | None = None
     recipe: str = "papers"
@@ -81,8 +81,9 @@ class TableFile:
         Raises:
             UserError: If a key does not hold what it should.
         """
+        contents = [*read_chain(name)]
         try:
-            return _read(name)
+            return _read(name, contents)
         except UserError as error:
             raise UserError(f"{name}: {error}") from None
 
@@ -121,7 +122,7 @@ class TableFile:
 
     def tried(self, row: str, column: str) -> Axis:
         """The combinations of values of a cell that are run."""
-        every = self.own_tune.get(row, self.tune)
+        every = self.tune.get(row, self.tune[""])
         if self.chosen is None:
             return every
         return {tuned: of for tuned, of in every.items() if tuned == self.chosen.get((row, column))}
@@ -139,33 +140,32 @@ class TableFile:
             check_known(self.over, self.rows, "over: the table has no row")
         for score in self.scores:  # before the runs, which may take long
             make_score(score)
-        axes = {"rows": self.rows, "columns": self.columns, "sweep": self.sweep, "tune": self.tune}
-        named = {key: set().union(*map(flat, axis.values())) for key, axis in axes.items()}
+        axes = {"rows": self.rows, "columns": self.columns, "sweep": self.sweep}
+        named = {key: set_by(axis).keys() for key, axis in axes.items()}
         for here, there in pairs(named, 2):
             if both := named[here] & named[there] - {"config", "methods"}:
                 raise UserError(
                     f"{here} and {there} both set {min(both)}: one label would be wrong"
                 )
-        for row, own in self.own_tune.items():
-            others = named["columns"] | named["sweep"] | {*flat(self.rows[row])}
-            if both := others & set().union(*map(flat, own.values())):
-                raise UserError(f"rows.{row}.tune sets {min(both)}, which is set elsewhere, too")
-        if self.tune_seeds and not (self.own_tune or named["tune"]):
+        for row, tuned in self.tune.items():
+            of_rows = flat(self.rows[row]).keys() if row else named["rows"]
+            if both := (of_rows | named["columns"] | named["sweep"]) & set_by(tuned).keys():
+                where = f"rows.{row}.tune" if row else "tune"
+                raise UserError(f"{where} sets {min(both)}, which rows, columns or sweep set, too")
+        if self.tune_seeds and not set_by(*self.tune.values()):
             raise UserError("tune_seeds has no effect: name values under tune")
 
     def refuse_labeled(self, options: Collection[str]) -> None:
         """Raise a UserError for an option of every run that sweep or tune set, too."""
-        tuned = self.tune, *self.own_tune.values()
-        for key, axes in ("sweep", (self.sweep,)), ("tune", tuned):
-            labeled = set().union(*(flat(of) for axis in axes for of in axis.values()))
-            if both := labeled & {*options}:
+        for key, axes in ("sweep", [self.sweep]), ("tune", self.tune.values()):
+            if both := set_by(*axes).keys() & {*options}:
                 flag = flag_of(min(both))
                 raise UserError(f"{flag} and {key} both set {min(both)}: omit {flag}")
 
 
-def _read(name: str) -> TableFile:
+def _read(name: str, contents: Sequence[Mapping[Any, Any]]) -> TableFile:
     methods, found, algorithm = dict[str, Any](), dict[str, Any](), ""
-    for content in read_chain(name):
+    for content in contents:
         refuse_fixed(content, "the file")
         methods |= axis_of(content.get("methods"), "methods")
         algorithm = str(flat({"algorithm": content.get("algorithm", algorithm)})["algorithm"])
@@ -174,7 +174,7 @@ def _read(name: str) -> TableFile:
         found |= {key: content[key] for key in TABLE_KEYS if content.get(key) is not None}
     rows = axis_of(found.get("rows"), "rows") or {method: {} for method in methods}
     columns = axis_of(found.get("columns"), "columns") or {"": {}}
-    own_tune = {
+    tune = {
         row: combinations(mapping(options.pop("tune"), f"rows.{row}.tune"))
         for row, options in rows.items()
         if "tune" in options
@@ -195,8 +195,7 @@ def _read(name: str) -> TableFile:
         rows,
         columns,
         sweep=combinations(mapping(found.get("sweep"), "sweep")),
-        tune=combinations(mapping(found.get("tune"), "tune")),
-        own_tune=own_tune,
+        tune={"": combinations(mapping(found.get("tune"), "tune")), **tune},
         tune_seeds=tuple(dict.fromkeys(listed(found.get("tune_seeds", ())))),
         recipe=str(found.get("recipe", TableFile.recipe)),
         seeds=tuple(dict.fromkeys(listed(found.get("seeds", 0)))),
