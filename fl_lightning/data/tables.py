@@ -70,7 +70,7 @@ def read_table(
                 yield rounding.of(part.to_numpy(dtype=np.float64, na_value=np.nan))
 
     if isinstance(table, pandas.DataFrame):
-        x = torch.from_numpy(np.concatenate([*read(iter([table]))]))
+        x = _in_memory(read(iter([table])), len(table))
     else:
         x = _mapped(read(_chunks(table, target, owner)))
     check_finite(x, "x", names)
@@ -150,14 +150,31 @@ def _input_columns(
     return inputs
 
 
+def _in_memory(read: Iterator[np.ndarray], rows: int) -> Tensor:
+    """The blocks as one tensor, without a second copy of them all."""
+    x, row = np.empty((0, 0), np.float32), 0
+    for block in read:
+        if not row:
+            x = np.empty((rows, block.shape[1]), np.float32)
+        x[row : row + len(block)] = block
+        row += len(block)
+    return torch.from_numpy(x)
+
+
 def _mapped(read: Iterator[np.ndarray]) -> Tensor:
     """The blocks in a file without a name, which goes with the tensor or the process."""
     width = 0
     with tempfile.TemporaryFile() as file:
-        for block in read:
-            width = block.shape[1]
-            file.write(np.ascontiguousarray(block).data)
-        file.flush()
+        try:
+            for block in read:
+                width = block.shape[1]
+                file.write(np.ascontiguousarray(block).data)
+            file.flush()
+        except OSError as error:
+            raise UserError(
+                f"the table does not fit {tempfile.gettempdir()} as numbers ({error}): "
+                "name a folder of a larger disk in TMPDIR"
+            ) from error
         return torch.from_numpy(np.memmap(file, np.float32, "r+").reshape(-1, width))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from lightning.fabric import Fabric
 from torch import Tensor, nn
@@ -90,6 +90,8 @@ class FederatedTrainer:
         self.loss, self.metrics, self.augment = loss, metrics, augment
         if not all(isinstance(given, list | tuple) for given in (callbacks, loggers)):
             raise UserError("callbacks and loggers are lists: write callbacks=[...]")
+        for logger in (one for one in loggers if not hasattr(one, "log_metrics")):
+            raise UserError(f"{logger!r:.60} is no logger: give one as CSVLogger of lightning")
         self.callbacks, self.loggers = callbacks, loggers
         self.run: Run | None = None
         self._module: nn.Module | None = None
@@ -115,7 +117,7 @@ class FederatedTrainer:
         *,
         datamodule: Any = None,
         clients: Any = None,
-        resume: bool = False,
+        resume: bool | Literal["auto"] = False,
     ) -> Run:
         """Train a module in place, and write the run's folder.
 
@@ -124,7 +126,8 @@ class FederatedTrainer:
             data: The data with their clients.
             datamodule: A LightningDataModule instead of data.
             clients: The owners of its training data, as `FederatedData` takes them.
-            resume: Continue the run in `run_dir` from its newest checkpoint, or begin one there.
+            resume: Continue the run in `run_dir` from its newest checkpoint, or begin one there;
+                "auto": if `run_dir` is given.
 
         Returns:
             The run, whose folder holds scalars, checkpoints, and the weights (`model.pt`; of a
@@ -153,7 +156,7 @@ class FederatedTrainer:
         *,
         datamodule: Any = None,
         clients: Any = None,
-        resume: bool = False,
+        resume: bool | Literal["auto"] = False,
     ) -> list[Run]:
         """Train a copy of a module in each of several runs, whose clients train as one program.
 
@@ -207,9 +210,12 @@ class FederatedTrainer:
         return [Run.read(session.run.path) for session, _ in fits]
 
     def _session(
-        self, module: nn.Module, data: FederatedData, resume: bool
+        self, module: nn.Module, data: FederatedData, resume: bool | Literal["auto"]
     ) -> tuple[Session, Callable[[], Parts]]:
         """A run that has not begun, and a function that gives what it trains."""
+        resume = self.options.run_dir is not None if resume == "auto" else resume
+        if not isinstance(resume, bool):
+            raise UserError(f'resume is {resume!r}: give True, False or "auto"')
         task = task_of(module, self.loss, self.metrics, self.options.batch_size, self._given)
         loss = loss_text(task.loss)
         o = replace(self.options, clients=data.num_clients, loss=loss, resume=resume)
