@@ -177,7 +177,7 @@ def results(setup: str) -> list[str]:
     leads = ["" if m == BASE else beside.text(str(m), scores[0].digits) for m in text.index]
     text.insert(2, f"over {paper_name(BASE)}", leads)
     settings = part.groupby("method")["setting"].first()
-    tried = kept("trials").query("setup == @setup").groupby("method").size()
+    tried = kept("trials").query("setup == @setup").groupby("method")["setting"].nunique()
     text.insert(1, "setting, of", [f"{settings[m]}, of {tried[m]}" for m in text.index])
     text["method"] = [f"[{paper_name(m)}](methods/{m}.md)" for m in text.index]
     head = [*map(str, text)]

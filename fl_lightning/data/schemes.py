@@ -266,8 +266,8 @@ def by_domain(y: Tensor, clients: int, seed: int, *, domains: ArrayLike) -> Part
     each, rest = divmod(clients, len(sizes))
     if rest or int(sizes.min()) < each:
         raise UserError(
-            f"{clients} clients do not fit {len(sizes)} domains: give a multiple of "
-            f"{len(sizes)}, at most {int(sizes.min())} clients per domain"
+            f"{clients} clients do not fit {len(sizes)} domains: give --clients none for one each, "
+            f"or a multiple of {len(sizes)}, at most {int(sizes.min())} clients per domain"
         )
     return Partition.from_owners(domain * each + rank_within(domain) % each, clients, order)
 

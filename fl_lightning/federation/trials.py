@@ -87,17 +87,19 @@ def dry_run(
             )
 
     forward = partial(_forward, module, clients, autocast)
-    try:
-        out, y = forward(2)
-        _check_repeats(out, forward(2)[0], module)
-    except (torch.OutOfMemoryError, ModelError):
-        raise
-    except Exception as error:
-        raise _does_not_take(module, clients, error) from error
-    if is_cross_entropy(loss):
-        _check_classes(loss, scores_of(out), clients.dataset, module)
-    with torch.enable_grad(), autocast():
-        value = _checked_loss(loss, out, y, module)
+    for training in (False, True):  # the first evaluation may come hours later
+        try:
+            out, y = forward(2, training)
+            if training:
+                _check_repeats(out, forward(2)[0], module)
+        except (torch.OutOfMemoryError, ModelError):
+            raise
+        except Exception as error:
+            raise _does_not_take(module, clients, error, training) from error
+        if is_cross_entropy(loss):
+            _check_classes(loss, scores_of(out), clients.dataset, module)
+        with torch.enable_grad(), autocast():
+            value = _checked_loss(loss, out, y, module)
     if not value.requires_grad:
         raise ModelError(
             f"the output of {class_name(module)} has no gradient: remove no_grad or detach from "
@@ -136,6 +138,7 @@ def _forward(
     clients: ClientData,
     autocast: Callable[[], AbstractContextManager[Any]],
     samples: int,
+    training: bool = True,
 ) -> tuple[Any, Any]:
     """The model's output for the first samples, and their targets.
 
@@ -151,7 +154,7 @@ def _forward(
     versions = [t._version for t in tree_leaves(x)]
     weights = _places(module)
     with torch.enable_grad(), seeded_rng(0, device), autocast():
-        out = functional_call(module.train(), buffers, args, kwargs, tie_weights=False)
+        out = functional_call(module.train(training), buffers, args, kwargs, tie_weights=False)
     if [t._version for t in tree_leaves(x)] != versions:
         # the second gradient of a step would be of another batch
         raise ModelError(
@@ -181,10 +184,13 @@ def _places(module: nn.Module) -> dict[str, tuple[int, int]]:
     return {name: (p._version, p.data_ptr()) for name, p in named.items()}
 
 
-def _does_not_take(module: nn.Module, clients: ClientData, error: Exception) -> ModelError:
+def _does_not_take(
+    module: nn.Module, clients: ClientData, error: Exception, training: bool = True
+) -> ModelError:
+    shape = "x".join(map(str, clients.dataset.shape))
     return ModelError(
-        f"{class_name(module)} cannot take samples of shape "
-        f"{'x'.join(map(str, clients.dataset.shape))} ({type(error).__name__}: "
+        f"{class_name(module)} cannot take samples of shape {shape}"
+        f"{'' if training else ' in evaluation'} ({type(error).__name__}: "
         f"{first_sentence(error)}): choose another model, or other data"
     )
 

@@ -1,5 +1,6 @@
 """The data of a run: over the clients, and the parts that are held out and scored."""
 
+import warnings
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,6 +24,12 @@ def partition(scheme: Chosen, train: DeviceDataset, clients: int | None, seed: i
         raise UserError("the data have no domains to split by: choose another --partition")
     if clients is None and not scheme.wants("domains"):
         raise UserError(f"--partition {scheme.name} needs a number of clients: add --clients 100")
+    if train.domains is not None and not scheme.wants("domains"):
+        warnings.warn(
+            f"--partition {scheme.name} splits the samples of {len(train.domain_names)} owners, or "
+            "domains, anew: --partition by_domain --clients none makes each of them a client",
+            stacklevel=2,
+        )
     if clients is None and train.domains is not None:
         clients = len(train.domains.unique())
     partition = scheme.call_with(y=train.labels, clients=clients, seed=seed, domains=train.domains)

@@ -13,6 +13,7 @@ from torch import nn
 import fl_lightning as fl
 from fl_lightning.callbacks import ClientScores
 from fl_lightning.callbacks.metrics import make_metrics, results, update
+from fl_lightning.errors import UserError
 
 USERS = ["ann", "bob", "cem", "dan"]
 
@@ -70,6 +71,14 @@ def test_a_resumed_run_has_each_row_once(tmp_path):
     pd.testing.assert_frame_equal(resumed, whole)
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff\x00", b"client,owner\n0,ann\n"])
+def test_a_damaged_table_is_named(content, tmp_path):
+    trained(tmp_path / "run", 2)
+    (tmp_path / "run" / "clients.csv").write_bytes(content)
+    with pytest.raises(UserError, match=r"clients\.csv is damaged"):
+        trained(tmp_path / "run", 4, resume=True)
+
+
 def test_owners_and_numbers_stay_as_they_were_written(tmp_path):
     x, y = data().train
     owned = fl.FederatedData((x, y), 0.25, clients=[("07", "1e3")[k % 2] for k in range(80)])
@@ -107,6 +116,17 @@ def test_a_client_with_samples_of_several_owners_has_no_test_samples_of_its_own(
     measure = ClientScores(of([0, 0, 0, 1, 1]), of([1, 0, 1]), partition, *rest)
     assert {k: rows.tolist() for k, rows in measure.samples.items()} == {0: [1], 2: [0, 2]}
     assert measure.owners == ["a", "b"]
+
+
+def test_test_rows_without_owners_are_refused(tmp_path):
+    x, y = data().train
+    without = fl.FederatedData((x, y), (x, y), clients=[k % 4 for k in range(80)])
+    trainer = fl.FederatedTrainer(
+        rounds=1, loss="mse", run_dir=tmp_path / "run", callbacks=[ClientScores]
+    )
+    with pytest.raises(fl.UserError, match="no client has test samples of its own"):
+        trainer.fit(nn.Linear(3, 1), without)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("classes", [2, 3])

@@ -101,6 +101,12 @@ def test_an_early_end_is_a_normal_one(ranks, tmp_path):
     assert len(jobs.results(folder)["metrics"]) == 5
 
 
+def test_a_resumed_run_may_be_without_early_stopping(tmp_path):
+    experiment(tmp_path / "run", *ENDS, rounds=7).run()
+    experiment(tmp_path / "run", "--resume", "--callback", "none", rounds=7).run()
+    assert len(jobs.results(tmp_path / "run")["metrics"]) == 7
+
+
 def test_a_resumed_run_waits_as_long_as_one_that_was_not_stopped(tmp_path):
     """It was stopped after a round of waiting."""
     whole = experiment(tmp_path / "whole", *ENDS, rounds=7)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from fl_lightning import Algorithm, DeviceDataset
 from fl_lightning.callbacks import ClassAccuracy, Evaluation
-from fl_lightning.callbacks.scoring import FORWARD_LIMITS
+from fl_lightning.callbacks.scoring import FORWARD_LIMITS, forward_batch
 from fl_lightning.federation.mean_loss import MeanLoss
 from fl_lightning.lab.analysis import predict
 
@@ -39,6 +39,31 @@ def test_scores_are_the_same_bits_on_one_two_and_three_ranks():
     alone = scores(Fabric(accelerator="cpu", devices=1))
     for ranks in (2, 3):
         assert Fabric(accelerator="cpu", devices=ranks, strategy="ddp_fork").launch(scores) == alone
+
+
+@pytest.mark.parametrize(
+    ("device", "shape", "targets", "size"),
+    [
+        ("cpu", (20,), (), 500),
+        ("cpu", (20,), (1,), 500),
+        ("cpu", (20,), (8,), 50),
+        ("cpu", (28, 28), (), 83),
+        ("cpu", (3, 32, 32), (), 50),
+        ("cuda", (3, 32, 32), (), 1000),
+        ("mps", (20,), (), 50),
+    ],
+)
+def test_small_samples_of_one_target_are_scored_in_large_batches(
+    device, shape, targets, size, monkeypatch
+):
+    data = DeviceDataset(torch.zeros(9, *shape), torch.zeros(9, *targets))
+    monkeypatch.setattr(DeviceDataset, "device", torch.device(device))
+    assert forward_batch(data, 50) == size
+
+
+def test_tokens_are_scored_in_batches_of_the_training():
+    """A model of them is far larger than its inputs."""
+    assert forward_batch(DeviceDataset(torch.zeros(9, 8).long(), torch.zeros(9)), 50) == 50
 
 
 def test_every_sample_counts_once(fabric):

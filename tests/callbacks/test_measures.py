@@ -226,11 +226,21 @@ def test_consistency_continues_in_a_resumed_run(tmp_path):
     assert "consistency/local" not in metrics[0]
 
 
+def test_a_client_that_does_not_exist_cannot_be_followed(tmp_path):
+    with pytest.raises(ValueError, match="client 6 cannot be measured: the last one is 5"):
+        measured(Consistency(6, folder=tmp_path))
+
+
 def test_norms_of_duals_are_those_of_the_cohorts_states():
     run, metrics = measured(StateNorms(1), algorithm=algorithms.feddyn())
     expected = rows(run, "h_i")[COHORTS[2]].norm(dim=1).mean()
     assert metrics[-1]["dual/h_i"] == pytest.approx(float(expected))
     assert metrics[-1]["dual/h"] == pytest.approx(float(server(run, "h").norm()))
+
+
+def test_a_method_without_states_has_no_norms_of_duals():
+    _, metrics = measured(StateNorms(1), algorithm=algorithms.fedavg())
+    assert not [tag for tag in metrics[-1] if tag.startswith("dual/")]
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,17 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 from jobs import experiment, results
+from lightning_modules import rows
 from opacus.accountants import PRVAccountant, RDPAccountant
 from problems import classifier, federation, term
+from refusals import refused
 from torch import Tensor, nn
 
 import fl_lightning as fl
 from fl_lightning import Algorithm, Federation, UserError, algorithms, zeros
+from fl_lightning.callbacks import privacy
 from fl_lightning.callbacks.privacy import PrivacyAccountant, check_private, epsilon
 from fl_lightning.federation.sampling import BernoulliSampling
 from fl_lightning.terms import SAM, GaussianMechanism, Personal, ServerMomentum
@@ -142,3 +146,20 @@ def test_what_it_covers_is_not_refused() -> None:
     check_private(private(algorithms.dp_fedavg(quantile=0.5).terms[0]))
     without_statistics = nn.Sequential(nn.Linear(6, 8), nn.GroupNorm(2, 8), nn.Linear(8, 3))
     check_private(private(module=without_statistics.double()))
+
+
+def test_without_the_extra_nothing_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(privacy, "find_spec", lambda name: None)
+    argv = ["--algorithm", "dp_fedavg", "--sampling", "bernoulli"]
+    assert "pip install fl-lightning[privacy]" in refused(capsys, tmp_path / "run", *argv)
+    with pytest.raises(UserError, match="opacus"):
+        fl.FederatedTrainer("dp_fedsam", sampling="bernoulli")
+
+
+def test_a_trainer_needs_independent_clients() -> None:
+    data = fl.FederatedData(rows(24), clients=torch.arange(24) % 3)
+    trainer = fl.FederatedTrainer("dp_fedavg", rounds=1, accelerator="cpu")
+    with pytest.raises(UserError, match="sampling bernoulli"):
+        trainer.fit(nn.Linear(6, 3), data)

@@ -2,16 +2,19 @@
 
 import csv
 import math
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import jobs
+import pictures
 import pytest
 import torch
 from refusals import experiment
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
+from fl_lightning import Partition
 from fl_lightning.callbacks import TensorBoard, partition_heat_map
 
 
@@ -73,6 +76,22 @@ def test_the_partition_is_a_picture_of_samples_by_client_and_class(of, title):
     assert title in axes.get_title()
     assert torch.from_numpy(axes.images[0].get_array().data).equal(histogram.T)
     assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
+
+
+def test_names_of_classes_are_no_formulas():
+    names = "$5% to $10%", "$x$"
+    figure = partition_heat_map(torch.tensor([[1, 2], [3, 4]]), names)
+    figure.savefig(BytesIO())
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [*names]
+
+
+@pytest.mark.parametrize(("classes", "shown"), [(3, ["partition"]), (1001, [])])
+def test_there_is_no_picture_of_more_classes_than_pixels(classes, shown, tmp_path):
+    logger, names = TensorBoard(tmp_path), tuple(map(str, range(classes)))
+    with pictures.drawn():
+        logger.log_partition(Partition.from_lists([[0], [1]]), torch.tensor([0, 2]), names)
+    logger.finalize("success")
+    assert read(tmp_path).Tags()["images"] == shown
 
 
 @pytest.mark.parametrize(("values", "shown"), [([math.inf, 2.0, math.nan], 1), ([math.inf], 0)])

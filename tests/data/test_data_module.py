@@ -14,7 +14,7 @@ from torch.utils.data import (
     random_split,
 )
 
-from fl_lightning import FederatedData, UserError, partitions
+from fl_lightning import FederatedData, Partition, UserError, partitions
 
 X = np.arange(24.0, dtype=np.float32).reshape(8, 3)
 
@@ -70,6 +70,14 @@ def test_a_data_module_may_say_who_owns_its_rows():
     np.testing.assert_array_equal(data.train[0], X)
     scheme = partitions.iid(clients=4)
     assert FederatedData.from_datamodule(OwnedDigits(), clients=scheme).num_clients == 4
+
+
+def test_loaders_of_data_sets_make_a_data_module():
+    rows = TensorDataset(torch.from_numpy(X), torch.arange(8))
+    module = LightningDataModule.from_datasets(rows, test_dataset=rows)
+    data = FederatedData.from_datamodule(module, clients=Partition.from_lists([[0, 1], [2, 3]]))
+    assert data.test[1].equal(torch.arange(8))
+    assert data.validation is None
 
 
 class SplitDigits(LightningDataModule):
@@ -136,6 +144,7 @@ class Doubled(Digits):
     ("module", "options", "said"),
     [
         (Digits(), {}, "Digits does not say who owns its rows"),
+        (LightningDataModule(), {"clients": [0]}, "train_dataloader"),
         (Streamed(), {"clients": [0]}, "IterableDataset"),
         (Normalized(), {"clients": "writer"}, "on_after_batch_transfer"),
         (Sampled(), {"clients": [0] * 8}, "val_dataloader has a SubsetRandomSampler"),

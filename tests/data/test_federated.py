@@ -149,6 +149,11 @@ def test_schemes_see_the_classes_and_the_seed():
     assert own.num_clients == 4
 
 
+def test_an_unknown_option_of_a_scheme_shows_at_once():
+    with pytest.raises(TypeError, match="alhpa"):
+        partitions.dirichlet(clients=3, alhpa=0.1)
+
+
 def test_fractions_keep_owners():
     owners = torch.arange(1000) % 10
     x = torch.arange(1000.0)
@@ -174,6 +179,14 @@ def test_a_row_of_several_clients_is_tested_by_each_of_them():
     assert [data.parts["test"][client].tolist() for client in range(2)] == [[*range(len(held))]] * 2
 
 
+def test_given_rows_have_no_owners():
+    data = FederatedData((X, Y), (X[:6], Y[:6]), clients=OWNERS)
+    assert data.test[0].equal(X[:6])
+    assert data.validation is None
+    assert data.parts == {}
+    assert data.rows == 24
+
+
 @pytest.mark.parametrize(
     ("rows", "target", "inputs", "place"),
     [
@@ -191,6 +204,14 @@ def test_inputs_and_target_are_divided(rows: Any, target: Any, inputs: Any, plac
     torch.testing.assert_close(data.divided(data.train), (inputs, place), rtol=0, atol=0)
 
 
+def test_one_line_describes_it():
+    data = FederatedData((X, Y), (X, Y), 0.25, clients=[0] * 4 + [1] * 8 + [2] * 12)
+    said = repr(data)
+    assert "\n" not in said
+    for part in ("18 rows", "3 clients", "3 / 6 / 9", "test 24 without owners", "validation 6"):
+        assert part in said
+
+
 NAN = X.clone()
 NAN[[3, 5], 1] = torch.nan
 
@@ -199,46 +220,67 @@ NAN[[3, 5], 1] = torch.nan
     ("rows", "options", "said"),
     [
         ({"x": X, "speaker": OWNERS}, {"clients": "speakr"}, "speaker"),
+        ((X, Y), {"clients": "speaker"}, "speaker"),
         ((X, Y), {"clients": 10}, "10"),
         ((X, Y), {"clients": dict.fromkeys(range(24), "a")}, "clients is {0: 'a'"),
+        ((X, Y), {"clients": OWNERS[:7]}, "7"),
         ((X, Y), {"clients": OWNERS.view(12, 2)}, "12, 2"),
         ((X, Y), {"clients": ["a", None] * 12}, "12 of 24"),
         ((X, Y), {"clients": np.ma.masked_equal(OWNERS.numpy(), 1)}, "of 24 rows have no owner"),
+        ((X, Y), {"clients": OWNERS.bfloat16()}, "cannot be sorted"),
         ((X, Y), {"clients": [1, "1"] * 12}, "'1'"),
+        ((X, Y), {"clients": [{}] * 24}, "dict"),
+        ((X, Y), {"clients": OWNERS.numpy().astype(">i8")}, "clients cannot be sorted"),
         ((X, Y), {"clients": [[0, 1], []]}, "client 1"),
         ((X, Y), {"clients": [[0, 1], [1, 2]]}, "row 1"),
+        ((X, Y), {"clients": [[0, 1], [24]]}, "24"),
         ((X, Y), {"clients": [[0, 1], [-1]]}, "negative"),
         ((X, Y), {"clients": [[0, 1], [2.9]]}, "client 1 has positions"),
+        ((X, Y), {"clients": [torch.tensor([[0], [1]])]}, "(2, 1)"),
         ((X, Y), {"clients": Partition.from_lists([[0], [30]])}, "30"),
         ((X, X[:, 0]), {"clients": partitions.dirichlet(clients=3)}, "dirichlet"),
+        ((X, Y), {"clients": partitions.iid(clients=2.5)}, "2.5 clients"),
         ((NAN, Y), {}, "column 1 of train[0] is NaN or infinite in 2 of 24 rows"),
         ({"x": X, "y": NAN[:, 1] / 0}, {}, "train['y']"),
         ((np.ma.masked_greater(X.numpy(), 1), Y), {"clients": OWNERS}, "masked"),
         ({"x": X, "word": ["a"] * 24}, {}, "train['word']"),
         (Samples(lambda k: (X[k], "a")), {}, "train[1]"),
         (Samples(lambda k: X[0][: k % 3]), {}, "same shape"),
+        (Samples(object), {}, "one batch"),
         (Samples(lambda k: {"x": X[k]} if k else {"x": X[k], "y": Y[k]}), {}, "one batch ('y')"),
+        (Samples(object, 0), {"clients": []}, "no rows"),
         (Stream(), {}, "IterableDataset"),
         ([TensorDataset(X, Y)] * 2, {"clients": [0, 1]}, "train[0] is a TensorDataset"),
         ({"x": Duck()}, {}, "train['x'] is a Duck"),
         (tuple(X[k:] for k in range(24)), {}, "train[0] has 24, train[1] has 23: give"),
         (DataLoader(TensorDataset(X, Y)), {}, "train is a DataLoader"),
         ((X, Y), {"clients": [k == Y for k in range(3)]}, "flatnonzero(mask)"),
+        ((X, Y), {"clients": [[True] * 24]}, "flatnonzero(mask)"),
         ({"x": [[1.0], [2.0, 3.0]]}, {"clients": [0, 1]}, "train['x']"),
         ((X, Y[:23]), {}, "23"),
         ((X[:0], Y[:0]), {}, "no rows"),
+        ((), {}, "no tensor"),
         ((X, torch.tensor(1.0)), {}, "single number"),
         (pandas.DataFrame({"a": [1]}), {}, "from_table"),
         ({"x": X, "digit": Y}, {"target": "digits"}, "digit"),
         ((X, Y), {"target": 2}, "2"),
         ((X, Y), {"classes": "ab"}, "0 to 2"),
+        ((X, X), {"classes": "ab"}, "int64"),
         ((X, Y), {"test": 0.0}, "0.0"),
+        ((X, Y), {"test": 1}, "1"),
         ((X, Y), {"test": 0.5, "validation": 0.5}, "validation"),
         ((X, Y), {"test": 0.01}, "test"),
         ((X, Y), {"test": (X[:, :2], Y)}, "(2,)"),
+        ((X, Y), {"validation": {"x": X}}, "validation"),
     ],
 )
 def test_what_does_not_fit_is_refused(rows: Any, options: dict[str, Any], said: str):
     with pytest.raises(UserError) as error:
         FederatedData(rows, **{"clients": OWNERS, **options})
     assert said in str(error.value)
+
+
+def test_a_target_that_is_not_obvious_is_named_by_the_user():
+    data = FederatedData({"x": X, "digit": Y}, clients=OWNERS)  # a LightningModule needs none
+    with pytest.raises(UserError, match="x, digit"):
+        data.divided(data.train)

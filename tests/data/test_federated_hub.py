@@ -7,6 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lightning import LightningDataModule
+from torch.utils.data import (
+    DataLoader,
+)
 
 from fl_lightning import FederatedData, UserError, partitions
 
@@ -94,6 +98,12 @@ def test_columns_are_chosen_and_clients_come_from_a_scheme():
     assert data.parts["test"].sizes.tolist() == [1, 1]
 
 
+def test_a_data_set_may_be_given_directly():
+    data = FederatedData(speech(), clients="speaker", target="word")
+    assert data.names == ("a", "b")
+    assert data.divided(data.train)[1].tolist() == SPEECH["word"]
+
+
 @pytest.mark.parametrize("make", [read, FederatedData])
 def test_the_format_of_a_data_set_chooses_the_columns(make: Any):
     (only,) = make(speech().with_format("torch", ["wave"]), clients=[0, 1] * 4).train
@@ -110,6 +120,18 @@ def test_a_column_of_dates_is_refused_by_name_but_may_be_the_owners(make: Any):
     assert make(days, clients="day").num_clients == 8
     with pytest.raises(UserError, match=r"\['day'\] is no tensor"):
         make(days, clients=[0, 1] * 4)
+
+
+def test_a_column_of_lists_of_which_one_is_missing_is_refused_by_name():
+    class Missing(HubDataset):
+        def with_format(self, form: str | None, columns: Any = None) -> HubDataset:
+            return Missing(self.columns, form or "", columns)
+
+        def __getitem__(self, key: str | int) -> Any:
+            return super().__getitem__(key) if key == "user" else key.shape  # as datasets does
+
+    with pytest.raises(UserError, match=r"\['x'\] is no tensor"):
+        FederatedData(Missing({"x": [None, [1.0]], "user": [0, 1]}), clients="user")
 
 
 def test_parts_that_number_their_classes_in_another_way_are_refused():
@@ -143,6 +165,8 @@ def test_texts_of_a_client_are_packed_into_blocks():
         (speech(), {"columns": ["wave", "speaker"]}, "'speaker'"),
         (speech(), {"tokens": Letters()}, "length"),
         (speech(), {"tokens": Letters(), "length": 4}, "'wave'"),
+        (speech(), {"tokens": Letters(), "length": 0}, "length is 0"),
+        (speech(), {"tokens": "letters", "length": 4}, "tokens is 'letters'"),
         (SimpleNamespace(with_format=None, column_names=["x"]), {}, "stream"),
         (HubSplits(train=speech()), {}, "['train']"),
         (speech().with_format("custom"), {}, "transform"),  # as after with_transform
@@ -159,3 +183,18 @@ def test_a_transform_is_applied_to_each_row():
     data = FederatedData(speech().with_format("custom"), clients="speaker", target="word")
     assert data.train["wave"].tolist() == (-X).tolist()
     assert data.names == ("a", "b")
+
+
+def test_a_collation_makes_rows_of_a_hub_data_set():
+    def collate(samples: list[dict[str, Any]]) -> tuple[Any, Any]:
+        return tuple(
+            torch.tensor(np.array([row[name] for row in samples])) for name in ("wave", "word")
+        )
+
+    class Waves(LightningDataModule):
+        def train_dataloader(self) -> Any:
+            return DataLoader(speech(), collate_fn=collate)
+
+    data = FederatedData.from_datamodule(Waves(), clients=[0, 1] * 4)
+    assert data.train[0].tolist() == X.tolist()
+    assert data.train[1].tolist() == SPEECH["word"]

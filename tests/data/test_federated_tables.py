@@ -1,5 +1,6 @@
 """Data frames and CSV files as federated data."""
 
+import gzip
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import pandas
 import pytest
 import torch
 
-from fl_lightning import FederatedData, UserError
+from fl_lightning import FederatedData, FederatedTrainer, UserError
 from fl_lightning.data import tables
 
 
@@ -104,12 +105,26 @@ def test_a_target_of_dates_or_of_times_is_refused():
             read(table().assign(when=held), target="when", clients="site", columns=["age"])
 
 
+def test_names_of_classes_are_given_once():
+    data = read(
+        table(), target="late", clients="site", columns=["age"], classes=["yes", "no", "no"]
+    )
+    with pytest.raises(UserError, match="distinct"):
+        FederatedTrainer("fedavg", rounds=1).fit(torch.nn.Linear(1, 3), data)
+
+
 @pytest.mark.parametrize("target", ["late", "smoker"])
 def test_texts_and_truth_values_are_classes(source, target: str):
     frame = table()[["age", target, "site"]]
     data = read(source(frame), target=target, clients="site")
     assert data.classes == (("no", "yes") if target == "late" else ("False", "True"))
     assert data.train[1].tolist() == [data.classes.index(str(v)) for v in frame[target]]
+
+
+def test_categories_keep_their_order():
+    frame = table()[["age", "late", "site"]]
+    frame["late"] = pandas.Categorical(frame["late"], ["yes", "no"])
+    assert read(frame, target="late", clients="site").classes == ("yes", "no")
 
 
 def test_named_classes_give_their_order_or_name_positions(source):
@@ -192,6 +207,11 @@ def test_another_table_is_for_testing(source):
     assert data.test[1].equal(data.train[1][:7])
 
 
+def test_owners_may_be_given_apart():
+    frame = table()[["age", "delay"]]
+    assert read(frame, target="delay", clients=[0, 1] * 30).num_clients == 2
+
+
 def holes(frame: pandas.DataFrame, column: str) -> pandas.DataFrame:
     frame[column] = frame[column].astype(object if column in ("late", "site") else float)
     frame.loc[[4, 30, 50], column] = None
@@ -234,6 +254,27 @@ def test_other_files_are_refused(tmp_path, name: str):
     (tmp_path / "empty.csv").touch()
     with pytest.raises(UserError, match=name):
         read(tmp_path / name, target="y", clients="site")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("table.csv", b"x,y,site\n1,2.5,3,0\n2,3.5,4,1\n", "Expected 3 fields in line 2, saw 4"),
+        ("table.csv.gz", gzip.compress(b"x,y,site\n1,2,3\n", mtime=0)[:-9], "end-of-stream"),
+        ("table.csv.zip", b"x,y,site\n1,2,3\n", "zip"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path, name: str, content: bytes, said: str):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=said):
+        read(tmp_path / name, target="y", clients="site")
+
+
+def test_columns_of_several_levels_are_refused():
+    frame = table()[["age", "delay", "site"]]
+    frame.columns = pandas.MultiIndex.from_tuples([("age", "mean"), ("delay", ""), ("site", "")])
+    with pytest.raises(UserError, match="levels"):
+        read(frame, target="delay", clients="site")
 
 
 def test_texts_after_numbers_are_refused(tmp_path, monkeypatch):

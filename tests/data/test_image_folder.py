@@ -56,6 +56,13 @@ def test_images_are_brought_to_one_size_when_asked(tmp_path: Path):
     assert len(list((tmp_path / "decoded").iterdir())) == 1
 
 
+def test_an_image_that_is_too_large_for_pil_is_named(tmp_path: Path, monkeypatch):
+    write_images(tmp_path, SPLITS)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1)
+    with pytest.raises(ValueError, match=r"cat/0\.\w+ cannot be read .*pixels"):
+        image_folder(tmp_path)
+
+
 def test_a_corrupted_image_is_named_and_nothing_is_left_in_the_cache(tmp_path: Path):
     write_images(tmp_path, SPLITS)
     broken = tmp_path / "train/dog/1.png"

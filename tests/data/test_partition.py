@@ -1,3 +1,4 @@
+from collections.abc import Iterable
 from functools import partial
 
 import pytest
@@ -225,6 +226,34 @@ def test_dirichlet_has_the_skew_of_flower_datasets(self_balancing: bool, flower:
     mixes = torch.cat([split(seed).histogram(y, 10).double() for seed in range(40)])
     distances = (mixes / mixes.sum(1, keepdim=True) - 0.1).abs().sum(1) / 2
     assert abs(distances.mean() - flower) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("names", "shown", "rest"),
+    [
+        ("abcdefghij", 10, "... and 10 more clients"),
+        ([f"automobile {k}" for k in range(10)], 10, "... and 10 more clients"),
+        (map(str, range(62)), 18, "... and 10 more clients, 44 more classes"),
+        ([f"a long name {k}" for k in range(345)], 10, "... and 10 more clients, 335 more classes"),
+    ],
+)
+def test_a_description_shows_what_fits_80_columns(names: Iterable[str], shown: int, rest: str):
+    y, classes = labels(), tuple(names)
+    partition = schemes.pathological(y, 20, 0, classes=3)
+    first, second, heading, *rows, last = partition.describe(y, classes).splitlines()
+    assert first == f"20 clients, 2,003 samples; partition {partition.digest}"
+    assert second.endswith("; mean number of classes 3.0")
+    assert len(heading) == len(rows[0]) <= 80
+    counts = partition.histogram(y, len(classes))[:10, :shown]
+    assert [[*map(int, row.split())] for row in rows] == [
+        [client, *row] for client, row in enumerate(counts.tolist())
+    ]
+    assert last == rest
+
+
+def test_a_hundred_thousand_clients_are_feasible():
+    y = labels(300_000)
+    assert schemes.dirichlet(y, 100_000, 0, alpha=0.01, min_size=2).sizes.min() >= 2
 
 
 @pytest.mark.parametrize(

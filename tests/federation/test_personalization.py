@@ -33,6 +33,8 @@ LR = 0.05
 def test_epochs_are_scored_once_each_and_in_order(tmp_path):
     _, test = jobs.digits()
     assert Personalization(test, (5, 1, 5), tmp_path).epochs == [0, 1, 5]
+    with pytest.raises(ValueError, match="-1"):
+        Personalization(test, (1, -1), tmp_path)
 
 
 def trained(algorithm: Algorithm, **options: Any) -> Federation:
@@ -207,6 +209,11 @@ def test_neighbors_change_what_a_client_predicts(tmp_path):
 def test_scores_that_are_not_a_number_are_wrong(tmp_path):
     lost = Algorithm(predict=lambda own: lambda x: own.look(x)[1] * torch.nan)
     assert scored(trained(lost), tmp_path / "personal.csv")["personal/accuracy_0"] == 0
+
+
+def test_no_epochs_of_fine_tuning_are_no_choice():
+    with pytest.raises(ValueError, match="at least one epoch, not 0"):
+        Personalization(classification().dataset, (0,), Path("personal.csv"))
 
 
 def test_lasting_changes_the_visits_and_nothing_else():

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from fl_lightning import Algorithm, DeviceDataset, Term
 from fl_lightning.callbacks import Checkpoint, Evaluation
-from fl_lightning.data import Partition
+from fl_lightning.data import Partition, schemes
 from fl_lightning.runs.chosen import Chosen, build_data
+from fl_lightning.training import run_data
 from fl_lightning.training.session import Session
 
 Data = Callable[[], Any]
@@ -70,6 +71,11 @@ class Changed(nn.Module):
         return self.change(self.net(x))
 
 
+class FailsInEvaluation(Changed):
+    def __init__(self) -> None:
+        super().__init__(lambda out: out if self.training else out[7])
+
+
 def model(change: Callable[[Tensor], Any]) -> Callable[[], nn.Module]:
     return lambda: Changed(change)
 
@@ -79,8 +85,8 @@ def single(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 DATA = {
-    "nan in training": (changed(spoiled), "training samples.* in 1 of 1,437"),
-    "nan in the test": (changed(test=spoiled), "odd, test samples.* in 1 of 360"),
+    "nan in training": (changed(spoiled), "1 of 1437 training samples of odd"),
+    "nan in the test": (changed(test=spoiled), "1 of 360 test samples of odd"),
     "no test": (changed(test=empty), "odd has no test samples"),
     "no training": (changed(empty), "odd has no training samples"),
     "single numbers": (changed(single, single), "odd has single numbers"),
@@ -96,6 +102,7 @@ MODELS = {
         model(lambda out: out + 0 * out.unique().sum()),
         "derivative for '_unique2'",
     ),
+    "an error in evaluation": (FailsInEvaluation, "1x8x8 in evaluation"),
     "no gradient": (model(lambda out: out.detach()), "output of Changed has no gradient"),
 }
 
@@ -117,6 +124,13 @@ def test_a_test_set_that_is_the_training_set_is_named():
         build_data(Chosen("odd", lambda: (train, train), {}), Path())
 
 
+def test_a_partition_that_splits_owners_anew_is_named() -> None:
+    owners = {"domains": torch.arange(6) // 2, "domain_names": ("a", "b", "c")}
+    owned = DeviceDataset(torch.ones(6, 2), torch.arange(6) % 2, ("0", "1"), **owners)
+    with pytest.warns(UserWarning, match="samples of 3 owners.*--partition by_domain"):
+        run_data.partition(Chosen("iid", schemes.iid, {}), owned, 2, 0)
+
+
 def test_user_defined_data_and_models_run(tmp_path):
     data = changed(test=lambda x, y: (x[:1], y[:1]))
     experiment(tmp_path / "run", data=data, model=model(lambda out: out)).run()
@@ -132,8 +146,9 @@ def test_numpy_arrays_are_refused():
     [
         ("Partition.from_owners(torch.arange(len(y)) % 5, 5)", "5 clients"),
         ("[[0, 1], [2, 3]]", "Partition"),
+        ("Partition.from_lists([[i, i + 1432] for i in range(clients)])", "sample 1437"),
     ],
-    ids=["of other clients", "lists"],
+    ids=["of other clients", "lists", "of other data"],
 )
 def test_odd_partitions_are_refused(made, named, tmp_path, refused):
     (tmp_path / "own.py").write_text(

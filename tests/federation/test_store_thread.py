@@ -1,14 +1,26 @@
 """The thread that writes the rows of the client store."""
 
+import gc
 from unittest.mock import Mock, call
 
 import pytest
 import torch
-from client_rows import PLENTY
+from client_rows import PLENTY, new_store, row_threads, write
 
 from fl_lightning.federation.client_store import ClientStore
 
 TIMEOUT_S = 30.0
+
+
+def test_the_thread_ends_with_its_store(tmp_path):
+    others = row_threads()
+    store = new_store(tmp_path, 0)
+    write(store, 1.0, 0)
+    (thread,) = row_threads() - others
+    del store
+    gc.collect()
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("device", ["cuda:1", "cpu"])

@@ -11,6 +11,7 @@ from pretrained_networks import assert_same_but_the_head, saved, tiny_vit_b32
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from fl_lightning.core.vector import Layout
 from fl_lightning.models import (
     char_lstm,
     char_transformer,
@@ -84,6 +85,10 @@ def test_parameter_counts_and_the_last_childs_name_are_the_papers(
     assert (num_parameters(made), [*made.named_children()][-1][0]) == (parameters, head)
 
 
+def test_a_resnet_has_five_levels_of_features():
+    assert Layout(resnet18_gn()).body_blocks() == ["bn1", "layer1", "layer2", "layer3", "layer4"]
+
+
 def test_a_fresh_resnet_has_the_published_norm():
     norm = torch.cat([p.detach().flatten() for p in resnet18_gn().parameters()]).norm().item()
     assert norm == pytest.approx(111.7, abs=1)
@@ -104,13 +109,18 @@ def test_the_output_is_that_of_the_last_child_with_parameters(model, shape: tupl
     ("model", "words"),
     [
         (lambda: lenet(size=15), "size is 15, .*LeNet .*16x16"),
+        (lambda: fedavg_cnn(size=3), "size is 3, .*4x4"),
         (lambda: vgg11(size=33), "size is 33, .*VGG-11 .*32x32"),
-        (lambda: vit_b32(size=100), "size is 100, .*patches of 32x32"),
+        (lambda: sl_vit(size=30), "size is 30, .*multiple of 4"),
+        (lambda: vit_b32(size=100), "size is 100, .*multiple of 32"),
         (lambda: vit_tiny(size=30), "size is 30, .*4x4"),
         (lambda: vit_tiny(channels=1), "channels is 1, .*RGB"),
         (lambda: vit_tiny(depth=-1), "depth of vit_tiny .*, not -1"),
         (lambda: char_lstm(9, hidden=0), "hidden of char_lstm .*, not 0"),
         (lambda: char_transformer(9, 8, layers=0), "layers of char_transformer .*, not 0"),
+        (lambda: char_transformer(9, 8, heads=3), "width is 64: .* heads, 3"),
+        (lambda: vit_b32(channels=1), "channels is 1, .*RGB"),
+        (lambda: resnet18(channels=1), "channels is 1, .*RGB"),
     ],
 )
 def test_images_and_sizes_that_do_not_fit_are_refused_in_one_line(model, words: str):

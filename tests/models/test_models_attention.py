@@ -61,3 +61,22 @@ def test_pretrained_positions_are_interpolated_to_the_images_size(tmp_path: Path
     grid = F.interpolate(square, size=3, mode="bicubic", align_corners=True)
     torch.testing.assert_close(positions[:, 1:], grid.flatten(2).transpose(1, 2))
     assert torch.equal(positions[:, 0], given[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "words"),
+    [
+        ("encoder.pos_embedding", None, 'Missing .*"encoder.pos_embedding"'),
+        ("encoder.pos_embedding", (1, 4, 8), "seq_length is not"),
+        ("conv_proj.weight", (8, 3, 16, 16), "size mismatch for conv_proj"),
+    ],
+)
+def test_weights_of_another_vit_are_refused_in_one_line(
+    name: str, shape: tuple[int, ...] | None, words: str, tmp_path: Path
+):
+    path = saved(tiny_vit(64), tmp_path)
+    state = torch.load(path)
+    del state[name]
+    torch.save(state | ({name: torch.zeros(shape)} if shape else {}), path)
+    with pytest.raises(ValueError, match=f"^[^\n]* VisionTransformer .{words}[^\n]*$"):
+        tiny_vit_b32(size=96, weights=path)

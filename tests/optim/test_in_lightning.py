@@ -20,6 +20,7 @@ from optimizers import (
     network,
     same_bits,
     train,
+    weights,
     wrappers,
 )
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import SumMetric
 
-from fl_lightning.optim import SAM
+from fl_lightning.optim import LESAM, SAM
 
 
 class Classifier(LightningModule):
@@ -258,3 +259,13 @@ def test_fabric_equals_a_plain_loop_and_resumes_exactly(fabric: Fabric, wrap, tm
     fabric.load(tmp_path / "half.ckpt", resumed)
     fabric_train(fabric, **resumed, data=data[3:])
     assert_equal(resumed["model"], plain)
+
+
+def test_lesam_turns_also_through_fabrics_wrapper(fabric: Fabric):
+    model, other = network(), network()
+    zero, direction = [torch.zeros_like(p) for p in model.parameters()], weights(network(seed=3))
+    model, optimizer = fabric.setup(model, LESAM(SGD(model.parameters(), lr=0.1), zero))
+    optimizer.toward(direction, rho=0.5)
+    fabric_train(fabric, model, optimizer, batches(2))
+    train(other, LESAM(SGD(other.parameters(), lr=0.1), direction, rho=0.5), batches(2))
+    assert_equal(model, other)

@@ -7,6 +7,7 @@ import pytest
 from refusals import Stops, experiment, refused
 
 import fl_lightning as fl
+from fl_lightning.cli.unused_options import unused_option_notes
 from fl_lightning.core.curves import parse
 from fl_lightning.lab.report import load_runs
 from fl_lightning.runs.config import Config
@@ -52,6 +53,21 @@ def test_a_run_with_a_curve_over_all_rounds_keeps_their_number(tmp_path, sentenc
     assert "rounds" in sentence(longer)
 
 
+def test_a_file_of_options_may_hold_curves(tmp_path):
+    (tmp_path / "file.yaml").write_text(
+        f"algorithm: {{name: fedtoga, beta: '{BETA}', rho: 0.2}}\nlr: {LR}\nperturb: none\n"
+    )
+    run = experiment(tmp_path / "run", "--config", str(tmp_path / "file.yaml"))
+    assert run.options.lr == parse(LR)
+    assert run.chosen["algorithm"].options["beta"] == parse(BETA)
+    assert run.config["algorithm.beta"] == BETA
+
+
+def test_a_modifier_may_have_a_curve(tmp_path):
+    run = experiment(tmp_path, "--perturb", "sam", "--perturb.rho", "linear(0.01, 0.1)")
+    assert run.algorithm().terms[0] == fl.terms.SAM(fl.linear(0.01, 0.1))
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -70,6 +86,12 @@ def test_a_run_with_a_curve_over_all_rounds_keeps_their_number(tmp_path, sentenc
 def test_curves_that_do_not_fit_are_refused(flags, said, tmp_path, capsys):
     sentence = refused(capsys, tmp_path / "run", *flags)
     assert all(part in sentence for part in said)
+
+
+def test_a_decay_beside_a_curve_is_noted(tmp_path):
+    run = experiment(tmp_path, "--lr", LR, "--lr-decay", "0.9")
+    (note,) = unused_option_notes({"lr", "lr_decay"}, run.options, run.chosen)
+    assert "--lr-decay has no effect" in note
 
 
 def test_an_algorithm_with_learning_rates_of_its_own_refuses_others(tmp_path, capsys):

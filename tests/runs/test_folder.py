@@ -82,3 +82,37 @@ def test_a_file_in_a_folder_without_a_run_is_not_written_over(name, tmp_path, ca
     assert name in sentence(capsys, experiment(tmp_path).run)
     assert [path.name for path in tmp_path.iterdir() if path.name != ".lock"] == [name]
     assert (tmp_path / name).read_text() == "a user's"
+
+
+class Moves:
+    """Somebody who gives the folder of a run that is at work another name."""
+
+    def __init__(self, folder: Path, name: str):
+        self.folder, self.name = folder, name
+
+    def on_round_end(self, federation, metrics):
+        self.folder.rename(self.folder.with_name(self.name))
+
+
+def test_a_run_whose_folder_is_moved_says_so_and_can_be_resumed(tmp_path, capsys):
+    run = experiment(tmp_path / "run", callbacks=[Moves(tmp_path / "run", "moved")]).run
+    assert f"{tmp_path / 'run'} was moved or deleted" in sentence(capsys, run)
+    experiment(tmp_path / "moved", "--resume").run()
+    assert jobs.results(tmp_path / "moved")["metrics"][-1]["round"] == "1"
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    """Also for a resumption and a file of options."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("data_dir: ~/data\n")
+    first = experiment(Path("~/run"), "--config=~/mine.yaml")
+    first.run()
+    assert first.options.data_dir == tmp_path / "data"
+    assert (tmp_path / "run/model.pt").exists()
+    assert experiment(Path("~/run"), "--resume").options.data_dir == tmp_path / "data"
+    assert not Path("~").exists()
+
+
+def test_an_empty_run_dir_is_refused(capsys):
+    assert "--run-dir" in sentence(capsys, jobs.experiment, "--run-dir", "")

@@ -1,8 +1,10 @@
 """Disks that are full or read-only: the run says so, and loses nothing."""
 
 import os
-from errno import ENOSPC
+from errno import EFBIG, ENOSPC, EROFS
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jobs
 import pytest
@@ -10,6 +12,24 @@ import torch
 from refusals import Stops, scaffold
 
 from fl_lightning.federation.row_files import RowFiles
+
+
+def fails(code: int) -> Mock:
+    return Mock(side_effect=OSError(code, os.strerror(code)))
+
+
+def test_a_limit_of_the_size_of_files_is_named(tmp_path, sentence, monkeypatch):
+    monkeypatch.setattr(torch, "save", fails(EFBIG))
+    said = sentence(scaffold, tmp_path / "run")
+    assert "ulimit -f" in said
+
+
+@pytest.mark.parametrize("resume", [(), ("--resume",)])
+def test_a_read_only_disk_is_reported(resume, tmp_path, sentence, monkeypatch):
+    monkeypatch.setattr(Path, "open", fails(EROFS))
+    said = sentence(scaffold, tmp_path / "run", *resume)
+    assert "Read-only file system" in said
+    assert "--run-dir" in said
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import jobs
 import pytest
 
 from fl_lightning.runs.converters import parse_interval
@@ -16,3 +17,11 @@ def test_intervals_are_rounds_or_times():
 @pytest.mark.parametrize("bad", ["0", "-1", "2.5", "0min", "5m", "min", "5 days", "", "none"])
 def test_other_intervals_are_refused(bad, refused):
     assert "5min or 2h" in refused("--checkpoint-every", bad)
+
+
+def test_a_configuration_may_hold_a_time(tmp_path):
+    (tmp_path / "some.yaml").write_text("checkpoint_every: 5min\nrounds: 11\n")
+    jobs.run(tmp_path / "run", [0], "--config", str(tmp_path / "some.yaml"))
+    checkpoints = {path.name for path in (tmp_path / "run/checkpoints").iterdir()}
+    assert checkpoints == {"round-0.ckpt", "round-11.ckpt"}
+    assert "checkpoint_every: 5min\n" in (tmp_path / "run" / "config.yaml").read_text()

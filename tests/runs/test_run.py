@@ -180,8 +180,27 @@ def test_what_cannot_be_made_again_ends_in_a_sentence(trained, tmp_path):
     assert "would train" in refusal(trained, data=f"{unguarded}:blobs")
 
 
+def test_functions_that_a_user_adds_to_the_environment_are_enough(trained):
+    run = Run(trained.path, trained.config)
+    functions = {"data": "fl_lightning.data.sources:digits", "model": "fl_lightning.models.mlp:mlp"}
+    run.__dict__["environment"] = {"functions": functions}
+    assert run.model()[1].out_features == 16
+
+
 def test_a_missing_model_or_partition_is_named(trained, tmp_path):
     empty = Run(tmp_path, trained.config)
     for make, name in ((empty.model, "model.pt"), (empty.partition, "partition-")):
         with pytest.raises(ValueError, match=name):
             make()
+
+
+@pytest.mark.parametrize("size", [0, 5000])
+def test_a_model_that_was_not_copied_to_its_end_is_one_sentence(size, trained, tmp_path):
+    torn = (trained.path / "model.pt").read_bytes()[:size]
+    (tmp_path / "model.pt").write_bytes(torn)
+    with pytest.raises(ValueError, match=r"model\.pt does not fit .* it is damaged"):
+        Run(tmp_path, trained.config).model(torch.nn.Linear(1, 1))
+
+
+def test_another_folder_of_data_is_read(trained):
+    assert Run.read(trained.path, data_dir="elsewhere").config["data_dir"].startswith("/")

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from lightning_modules import Lit, data, rows, trainer
+from torch import nn
 
 
 class Stages(Lit):
@@ -38,6 +39,24 @@ class Epochs(Lit):
 
     def validation_step(self, batch: Any, index: int) -> None:
         self.log("round_validated", float(self.current_epoch))
+
+
+class OneStep(Lit):
+    """Has one step for all parts, whose name comes from the mode of the module."""
+
+    def training_step(self, batch: dict[str, torch.Tensor], index: int) -> Any:
+        loss = nn.functional.cross_entropy(self(batch["x"]), batch["label"])
+        self.log("train_loss" if self.training else "val_loss", loss)
+        return loss
+
+    validation_step = training_step
+
+
+def test_a_name_may_come_from_the_mode_of_the_module() -> None:
+    fit = trainer(rounds=1, batch_size=4)
+    fit.fit(OneStep(), data(validation=rows(9)))
+    assert {"train_loss_std", "val_loss"} <= {*fit.history}
+    assert "val_loss_std" not in fit.history
 
 
 class Sampled(Lit):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from lightning.fabric import Fabric
 from lightning.pytorch.callbacks import EarlyStopping as OfLightning
 from lightning_modules import Lit, data, module, owners, refused, rows, trainer
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import fl_lightning as fl
 
@@ -85,15 +87,33 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("uint8 (2, 1, 4, 4)", "int64"),
     ),
     "no data": (lambda: trainer().fit(Lit()), ("FederatedData",)),
+    "a tuple": (lambda: trainer().fit(Lit(), (X, Y)), ("tuple", "FederatedData")),
+    "both": (lambda: trainer().fit(Lit(), data(), datamodule=3), ("one of them",)),
     "clients": (lambda: trainer().fit(Lit(), data(), clients=Y), ("clients=",)),
+    "a datamodule": (lambda: trainer().fit(Lit(), datamodule=3), ("int", "LightningDataModule")),
+    "resume": (lambda: trainer().fit(Lit(), data(), resume="yes"), ("'yes'",)),
     "resume nothing": (lambda: trainer().fit(Lit(), data(), resume=True), ("run_dir",)),
     "option": (lambda: trainer(momentun=0.9), ("momentum",)),
+    "of the data": (lambda: trainer(validation=0.1), ("FederatedData",)),
     "of fit": (lambda: trainer(resume=True), ("fit(..., resume=True)",)),
+    "a text": (lambda: trainer(lr="fast"), ("lr", "'fast'", "number")),
+    "out of range": (lambda: trainer(rounds=0), ("rounds", "at least 1")),
     "without effect": (lambda: trainer(parallel_clients=3), ("add executor stacked",)),
+    "epochs and steps": (lambda: trainer(local_epochs=2, local_steps=3), ("local_steps",)),
+    "devices": (lambda: trainer(devices=0), ("devices",)),
+    "strategy": (lambda: trainer(strategy="ddp_notebook"), ("ddp_notebook", "strategy ddp")),
+    "precision": (lambda: trainer(precision="64-true"), ("32-true",)),
     "algorithm": (lambda: trainer("fedag"), ("fedavg",)),
     "a number": (lambda: trainer(3), ("3", "name")),
+    "a file": (lambda: trainer({"name": "mine.py:f"}), ("mine.py:f", "the Algorithm")),
     "a function": (lambda: trainer(fl.algorithms.fedavg), ("function", "an Algorithm")),
     "of algorithm": (lambda: trainer({"name": "fedprox", "nu": 1}), ("mu",)),
+    "modifier": (lambda: trainer({"name": "scaffold", "perturb": "lesm"}), ("lesam",)),
+    "nameless": (lambda: trainer({"name": "scaffold", "perturb": {"rho": 1}}), ("perturb", "rho")),
+    "no word": (
+        lambda: trainer({"name": "fedcm", "personal": "word"}),
+        ("personal", "'word'", "..."),
+    ),
     "coefficient": (
         lambda: trainer({"name": "fedprox", "mu": -1}).fit(Lit(), data()),
         ("mu of fedprox",),
@@ -109,7 +129,12 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),
     "metrics": (lambda: trainer(metrics=["r2"]).fit(Lit(), data()), ("LightningModule", "metrics")),
     "loss": (lambda: trainer(loss="msee").fit(net(), numbers()), ("mse",)),
+    "no loss": (lambda: trainer(loss=3).fit(net(), numbers()), ("3",)),
     "a sum": (lambda: trainer(loss=nn.MSELoss(reduction="sum")).fit(net(), numbers()), ("'sum'",)),
+    "a sum of a partial": (
+        lambda: trainer(loss=partial(F.mse_loss, reduction="sum")).fit(net(), numbers()),
+        ("'sum'",),
+    ),
     "each output with each target": (
         lambda: trainer(loss=lambda out, y: (out - y).square().mean()).fit(
             nn.Linear(5, 1), numbers()
@@ -117,6 +142,7 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("(2, 1)", "(2,)"),
     ),
     "metric": (lambda: trainer(loss="mse", metrics=["r3"]).fit(net(), numbers()), ("r2",)),
+    "one metric": (lambda: trainer(loss="mse", metrics="r2").fit(net(), numbers()), ("['r2']",)),
     "a list of metrics": (
         lambda: trainer(loss="mse", metrics=[torchmetrics.R2Score()]).fit(net(), numbers()),
         ("R2Score", "r2"),
@@ -169,6 +195,7 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),
     "head": (lambda: trainer(loss="mse").fit(TwoHeads(5, 1), numbers()), ("'left'",)),
     "float16": (partial(fit_linear, torch.float16), ("torch.float16", "float32")),
+    "bfloat16": (partial(fit_linear, torch.bfloat16), ("torch.bfloat16", "float32")),
     "squeezed": (
         lambda: trainer(batch_size=4).fit(
             Squeezed(), fl.FederatedData((X, COUNTS), clients=owners())
@@ -177,6 +204,11 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),
     "complex": (partial(fit_linear, torch.complex64), ("torch.complex64", "float32")),
     "callback": (lambda: trainer(callbacks=3), ("callbacks=[...]",)),
+    "no logger": (lambda: trainer(loggers=["csv"]), ("'csv'", "CSVLogger")),
+    "a logger that cannot save": (
+        lambda: trainer(loggers=[SimpleNamespace(log_metrics=print, finalize=print)]),
+        ("is no logger", "log_metrics, save and finalize"),
+    ),
     "of Lightning": (
         lambda: trainer(callbacks=[OfLightning("loss")]).fit(Lit(), data()),
         ("EarlyStopping", "fl_lightning.callbacks"),
@@ -228,6 +260,13 @@ def test_two_threads_do_not_fit_at_the_same_time() -> None:
     trainer(rounds=1, callbacks=[Fits()]).fit(Lit(), data())
     assert len(found) == 1
     assert "thread" in found[0]
+
+
+def test_a_folder_with_a_run_is_not_written_over(tmp_path: Path) -> None:
+    fit = trainer(run_dir=tmp_path / "run")
+    fit.fit(Lit(), data())
+    with pytest.raises(fl.UserError, match=r"fit\(\.\.\., resume=True\).* run_dir"):
+        fit.fit(Lit(), data())
 
 
 def test_what_is_printed_names_arguments(

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,9 @@ class Fixed(Optimizer):
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {"lr": 0.1})
+
+
+ONE_CYCLE = partial(OneCycleLR, max_lr=0.1, cycle_momentum=False)
 
 
 def two_groups(self: Any) -> SGD:
@@ -85,8 +89,13 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
         {"configure_optimizers": lambda self: SGD(self.outer.parameters(), lr=0.1)},
         "inner.weight",
     ),
+    "no optimizer": ({"configure_optimizers": lambda self: None}, "lr="),
     "a closure": ({"configure_optimizers": lambda self: LBFGS(self.parameters())}, "closure"),
     "a plateau": ({"configure_optimizers": scheduled(ReduceLROnPlateau)}, "metrics"),
+    "a short cycle": (
+        {"configure_optimizers": scheduled(ONE_CYCLE, total_steps=1)},
+        "steps ahead",
+    ),
     "a cycle of momentum": (
         {"configure_optimizers": scheduled(OneCycleLR, max_lr=0.1, total_steps=9)},
         "cycle_momentum=False",
@@ -117,13 +126,22 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no step": ({"training_step": LightningModule.training_step}, "training_step"),
     "no loss": ({"training_step": lambda self, batch: None}, "training_step"),
+    "no loss in a dictionary": ({"training_step": lambda self, batch: {"out": 1}}, "training_step"),
     "several losses": ({"training_step": vector_loss}, "(2,)"),
     "a key": ({"training_step": lambda self, batch: batch["z"]}, "'z'"),
     "trainer": (
         {"training_step": step_with(lambda self, _: self.trainer.world_size)},
         "self.trainer.world_size",
     ),
+    "rounds in a step": (
+        {"training_step": step_with(lambda self, _: self.trainer.max_epochs)},
+        "self.trainer.max_epochs",
+    ),
     "global_step": ({"training_step": step_with(lambda self, _: self.global_step)}, "global_step"),
+    "optimizers": (
+        {"training_step": step_with(lambda self, _: self.optimizers())},
+        "a method of LightningModule",
+    ),
     "a moving average": ({"training_step": step_with(averages)}, "'norm.weight' in a step"),
     "a moving average of data": (
         {"training_step": step_with(averages_data)},
@@ -138,6 +156,10 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
         {"training_step": step_with(lambda self, b: self.log("mine", 1.0, reduce_fx="sum"))},
         "'mine' with reduce_fx='sum'",
     ),
+    "an own reduction": (
+        {"training_step": step_with(lambda self, b: self.log("mine", 1.0, reduce_fx=len))},
+        "mean, sum, min, max",
+    ),
     "a metric of nobody": (
         {"training_step": step_with(lambda self, b: self.log("mine", MulticlassAccuracy(3)))},
         "'mine', a metric that is no part",
@@ -145,6 +167,10 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
     "a logged vector": (
         {"training_step": step_with(lambda self, b: self.log("mine", self(b["x"])[0]))},
         "'mine' of shape (3,)",
+    ),
+    "a logged text": (
+        {"training_step": step_with(lambda self, _: self.log("mine", "good"))},
+        "logs 'mine' of 'good'",
     ),
 }
 

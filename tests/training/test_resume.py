@@ -93,7 +93,7 @@ def test_a_signal_stops_a_fit_after_a_checkpoint(tmp_path: Path, capsys: Any) ->
     said = capsys.readouterr().out
     assert "stopped by SIGTERM after round 2 of 4" in said
     assert f'run_dir="{tmp_path / "my run--2"}" and fit(..., resume=True)' in said
-    resumed = fit("my run--2", callbacks=[Signal()])(resume=True)
+    resumed = fit("my run--2", callbacks=[Signal()])(resume="auto")
     assert f"scalars: {tmp_path / 'my run--2'}/" in capsys.readouterr().out
     assert distance(resumed, fit("whole")()) == 0
 

@@ -130,6 +130,12 @@ def test_a_logged_score_ends_a_fit_early() -> None:
     assert run.ended == {"round": 3, "reason": "a callback"}
 
 
+def test_a_score_that_nobody_logs_is_found_out() -> None:
+    stop = EarlyStopping(monitor="val/acc", patience=2)
+    with pytest.raises(fl.UserError, match=r"'val/acc'.*val_loss"):
+        trainer(rounds=9, callbacks=[stop]).fit(Lit(), data(validation=rows(9)))
+
+
 class PreTrainedModel(nn.Module):
     """Scores of 5 tokens, with the loss of its labels as models of transformers have it."""
 
@@ -167,6 +173,35 @@ def test_labels_of_a_model_of_transformers_count_once_each(shifted: bool) -> Non
     fit = trainer(lr=0.1, local_steps=1, batch_size=4)
     fit.fit(module, fl.FederatedData(given, test=given, clients=torch.arange(24) % 4))
     assert fit.history["test/loss"].iloc[-1] == pytest.approx(module(**given).loss.item())
+
+
+def test_peft_around_a_plain_module_takes_the_loss_of_the_task() -> None:
+    class PeftModel(nn.Sequential):
+        def get_base_model(self) -> nn.Module:
+            return self[0]
+
+    module, given = PeftModel(nn.Linear(6, 3)), data(test=0.5)
+    fit = trainer(lr=0.1, local_steps=1)
+    fit.fit(module, given)
+    expected = nn.functional.cross_entropy(module(given.test["x"]), given.test["label"])
+    assert fit.history["test/loss"].iloc[-1] == pytest.approx(expected.item())
+
+
+class Metrics(Lit):
+    """With a part of the name that metrics often have, and weights in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.metrics = nn.BatchNorm1d(3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.metrics(super().forward(x))
+
+
+def test_a_part_of_a_module_may_be_named_metrics() -> None:
+    module = Metrics()
+    trainer().fit(module, data(validation=rows(9)))
+    assert module.metrics.weight.ne(1).all()
 
 
 def test_clients_are_scored_where_no_target_is_named() -> None:
@@ -211,6 +246,11 @@ def test_the_weights_of_a_compiled_module_have_its_own_names() -> None:
             nets[1][1].reset_running_stats()
             run.model(net, **chosen)
             assert distance(nets[1], nets[0]) == 0
+
+
+def test_a_run_that_is_scored_on_nothing_displays_its_loss() -> None:
+    run = trainer(rounds=1).fit(Lit(), data())
+    assert "<th>train/loss</th>" in run._repr_html_()
 
 
 def test_runs_of_lightning_modules_are_compared_by_what_they_log(capsys: Any) -> None:

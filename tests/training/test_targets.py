@@ -8,7 +8,7 @@ import torch
 import torchmetrics
 from least_squares import rows as regression_rows
 from lightning import LightningModule
-from lightning_modules import data, trainer
+from lightning_modules import data, rows, trainer
 from torch import nn
 
 import fl_lightning as fl
@@ -93,6 +93,18 @@ def test_a_cross_entropy_of_torch_has_classes(weighted: bool) -> None:
         module(x), y, "multiclass", num_classes=3, average="macro"
     )
     assert fit.history["test/f1"].iloc[-1] == pytest.approx(f1.item())
+
+
+def test_classes_of_an_own_loss_are_named() -> None:
+    def loss(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(out, y)
+
+    x, y = rows(60).values()
+    fit = trainer(loss=loss, metrics=["f1"])
+    with pytest.raises(fl.UserError, match=r"FederatedData\(classes="):
+        fit.fit(nn.Linear(6, 3), fl.FederatedData((x, y), clients=[0] * 60, test=0.5))
+    given = fl.FederatedData((x, y), clients=[0] * 60, test=0.5, classes="abc")
+    assert "test/f1" in fit.fit(nn.Linear(6, 3), given).scalars
 
 
 @pytest.mark.parametrize(("highest", "named"), [(9, True), (2**18, False)])

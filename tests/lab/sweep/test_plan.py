@@ -80,7 +80,7 @@ def test_runs_that_cannot_be_stacked_train_alone(planned, tmp_path):
         assert [job.state for job in jobs] == ["finished"] * 2
         said = [(tmp_path / name).read_text() for name in "ab"]
         assert run_stack(jobs, [a, b]) == 0  # as of another command that has waited
-    assert all("with different algorithm.beta" in text for text in said)
+    assert all("algorithm.beta 1.0 and 2.0" in text for text in said)
     assert [(tmp_path / name).read_text() for name in "ab"] == said
 
 
