@@ -1,7 +1,10 @@
 """A run, its folder and its files."""
 
+import os
 import re
+import sys
 from dataclasses import replace
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +193,19 @@ def test_resuming_on_other_data_is_refused(finished, monkeypatch, sentence):
     train, test = sources.digits()
     monkeypatch.setattr(Experiment, "load", lambda self: (replace(train, y=train.y.flip(0)), test))
     assert "data" in sentence(experiment(finished, "--resume").run)
+
+
+def test_an_output_that_lacks_characters_shows_escapes(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(BytesIO(), "ascii"))
+    experiment(tmp_path / "run", "--finetune-epochs=1", rounds=1).run()
+    sys.stdout.seek(0)
+    assert r"% \xb1 " in sys.stdout.read(), "mean and deviation over clients"
+
+
+def test_a_run_whose_output_nobody_reads_ends_as_by_sigpipe(tmp_path, monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        with pytest.raises(SystemExit, match="141"):
+            experiment(tmp_path / "run", rounds=1).run()

@@ -47,6 +47,33 @@ def test_a_name_or_a_combination_that_does_not_exist_is_refused(argv, words, ref
     assert words in refused(*argv.split())
 
 
+def test_a_cached_function_of_ones_own_is_a_function(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from functools import cache\nfrom fl_lightning import algorithms\n"
+        "@cache\ndef mine(rho: float = 0.2):\n    return algorithms.fedsam(rho)\n"
+    )
+    made = experiment(tmp_path / "run", "--algorithm", f"{file}:mine", "--algorithm.rho", "0.3")
+    assert made.chosen["algorithm"].options == {"rho": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("flag", "expected"), [("--algorithm", "an Algorithm"), ("--server-optimizer", "a Modifier")]
+)
+def test_an_own_function_must_return_what_its_option_takes(flag, expected, tmp_path, refused):
+    file = tmp_path / "own.py"
+    file.write_text("def mine():\n    return 3\n")
+    said = refused(flag, f"{file}:mine")
+    assert f"own.py:mine must return {expected}, but returned 3" in said
+
+
+def test_a_partial_of_ones_own_is_no_function(tmp_path, refused):
+    """It has neither a docstring nor type hints for options."""
+    file = tmp_path / "own.py"
+    file.write_text("from functools import partial\nfast = partial(print)\n")
+    assert "no function 'fast'" in refused("--algorithm", f"{file}:fast")
+
+
 def flat() -> tuple[DeviceDataset, DeviceDataset]:
     train, test = (DeviceDataset(d.x.flatten(1).float(), d.y, d.classes) for d in digits())
     return train, test

@@ -10,7 +10,7 @@ import pytest
 
 from fl_lightning.cli import parser
 from fl_lightning.cli.arguments import ArgumentParser
-from fl_lightning.cli.argv import given
+from fl_lightning.cli.argv import given, with_resumed_options
 from fl_lightning.cli.choices import Choice
 from fl_lightning.cli.recipes import recipes
 from fl_lightning.runs.chosen import Chosen
@@ -123,6 +123,13 @@ def test_the_options_that_a_command_line_names():
     assert given(argv) == {"run_dir", "algorithm.first_participation", "resume", "lr"}
 
 
+def test_a_resumed_run_may_lie_in_a_folder_that_begins_with_a_hyphen(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("-3").mkdir()
+    Path("-3/config.yaml").write_text("rounds: 7\n")
+    assert parse(*with_resumed_options(["--run-dir=-3", "--resume"]))[0]["rounds"] == 7
+
+
 def test_help_shows_the_chosen_function_first_and_one_group_of_options(capsys):
     with pytest.raises(SystemExit, match="0"):
         parse("--algorithm", "second", "--help")
@@ -166,6 +173,11 @@ def test_a_mistake_is_one_sentence(argv, words, sentence):
     said = sentence(parse, *argv)
     assert all(word in said for word in words), said
     assert not said.strip().endswith(":")
+
+
+def test_a_misspelled_option_is_compared_with_those_of_the_chosen_function(sentence):
+    said = sentence(parse, "--algorithm", "second", "--algorithm.roh", "3")
+    assert "--algorithm.rho" not in said
 
 
 def test_flags_go_over_files_and_files_over_the_defaults_of_a_recipe(tmp_path):

@@ -58,7 +58,6 @@ def test_the_command_shows_a_table_in_a_terminal(tmp_path, capsys, monkeypatch):
         (["nowhere"], ["no run in nowhere"]),
         (["runs", "--columns", "lr"], ["in lr", "in nothing"]),
         (["runs", "--rows", "partition.alpha"], ["in partition.alpha"]),
-        (["runs", "--columns", "seed"], ["seed form one cell"]),
         (["runs", "--curve", "train/loss"], ["--curve", "--figure FILE"]),
         (["runs", "--log", "--figure", "f.png"], ["--log", "--x OPTION"]),
         (["runs", "--x", "lr", "--figure", "f.png"], ["in lr", "in nothing"]),
@@ -70,7 +69,6 @@ def test_the_command_shows_a_table_in_a_terminal(tmp_path, capsys, monkeypatch):
         (["runs", "--label", "fedavg"], ["'fedavg'", "label"]),
         (["runs", "--published", "spread.csv"], ["'95.1 ± 0.2'", "spread.csv"]),
         (["runs", "--published", "two.csv"], ["two.csv", "--columns"]),
-        (["runs", "--published", "no.csv"], ["no.csv"]),
         (["runs", "--score", "last:0.5"], ["'last:0.5'"]),
         (["runs", "--target", "0.8"], ["1 to 100, not 0.8"]),
         (["runs", "--curve", "acc", "--figure", "f.png"], ["recorded acc", "test/accuracy"]),
@@ -100,6 +98,19 @@ def test_published_numbers_stand_beside_the_first_score_without_columns(tmp_path
     shown = read_csv(StringIO(capsys.readouterr().out), index_col="score")
     assert [*shown.loc["final, %", ["published", "difference"]]] == [52, -2]
     assert shown.loc["best, %"].isna()["published"]
+
+
+def test_published_columns_stand_beside_the_values_of_x(tmp_path, capsys):
+    for rho in (0.1, 0.2):
+        run(tmp_path / f"runs/{rho}", [0.5 + rho], algorithm="fedsam", own={"rho": rho})
+    (tmp_path / "paper.csv").write_text(
+        "method,algorithm.rho 0.1,algorithm.rho 0.2\nfedsam,61,69\n"
+    )
+    published = "--published", str(tmp_path / "paper.csv"), "--x", "algorithm.rho"
+    main(["compare", str(tmp_path / "runs"), *published, "--format", "csv"])
+    shown = read_csv(StringIO(capsys.readouterr().out), index_col="column")
+    assert [*shown["published"]] == [61, 69]
+    assert [*shown["difference"].round(9)] == [-1, 1]
 
 
 def test_scores_may_be_repeated_and_listed(tmp_path, capsys):

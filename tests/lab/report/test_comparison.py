@@ -4,8 +4,9 @@ from itertools import product
 from typing import Any
 
 import pytest
-from run_folders import cells, compared, run
+from run_folders import cells, compared, marked, run
 
+from fl_lightning.errors import UserError
 from fl_lightning.lab.report import compare, load_runs
 
 
@@ -64,6 +65,13 @@ def test_code_that_a_row_shares_is_not_part_of_its_name(tmp_path):
     assert compared(tmp_path, "partition.alpha").notes == ["the columns differ in code, too"]
 
 
+def test_seeds_are_no_columns(tmp_path):
+    run(tmp_path / "a", [0.5])
+    run(tmp_path / "b", [0.5], seed=1)
+    with pytest.raises(UserError, match="seed form one cell"):
+        compared(tmp_path, "seed")
+
+
 def test_rows_say_what_differs_between_methods_and_within_them(tmp_path):
     run(tmp_path / "a", [0.5], algorithm="fedsam", own={"rho": 0.1, "kind": "x"})
     run(tmp_path / "b", [0.5], algorithm="fedsam", own={"rho": 0.2, "kind": "x"})
@@ -110,6 +118,21 @@ def test_what_is_left_out_or_unfinished_is_noted(tmp_path):
     ]
 
 
+def test_the_best_method_of_each_column_is_marked(tmp_path):
+    for alpha, scores in (0.1, (0.5, 0.6)), (1.0, (0.9, 0.8)):
+        for algorithm, score in zip(("fedavg", "scaffold"), scores, strict=True):
+            run(tmp_path / f"{algorithm}-{alpha}", [score], algorithm=algorithm, alpha=alpha)
+    table = compared(tmp_path, "partition.alpha").table(["best"])
+    assert table.markdown().splitlines() == [
+        "| method | partition.alpha 0.1 | partition.alpha 1 |",
+        "| --- | --- | --- |",
+        "| fedavg | 50.00 | **90.00** |",
+        "| scaffold | **60.00** | 80.00 |",
+        "",
+        "best, %: test accuracy of the global model, 1 seed",
+    ]
+
+
 @pytest.mark.parametrize(
     ("option", "values", "texts"),
     [
@@ -141,6 +164,32 @@ def test_columns_by_a_component_are_by_its_own_options_too(tmp_path):
         ["fedavg", "50.00", "60.00", "70.00"],
         ["scaffold", "50.00", "60.00", ""],
     ]
+
+
+def test_the_columns_of_fedtogas_first_table(tmp_path):
+    """Data, clients, partition, rates and a coefficient differ from column to column."""
+    settings = ("cifar10", 100, 0.997), ("cifar10", 200, 0.9995), ("cifar100", 100, 0.997)
+    splits = (0.6, None), (None, 6)
+    methods = {"fedavg": 0.5, "fedsam": 0.6}
+    for (data, clients, decay), (alpha, classes), algorithm in product(settings, splits, methods):
+        run(
+            tmp_path / f"{data}-{clients}-{alpha}-{classes}-{algorithm}",
+            [methods[algorithm]],
+            algorithm=algorithm,
+            own={"rho": 1 / clients} if algorithm == "fedsam" else {},
+            partition={"name": "label_prior", "alpha": alpha, "classes": classes},
+            **{"data": data, "clients": clients, "participation": 10 / clients, "lr_decay": decay},
+        )
+    table = compared(tmp_path, "data", "clients", "partition.classes").table(["best"])
+    assert [*table.text] == ["method"] + [
+        f"{data}, clients {clients}, partition.classes {classes}"
+        for (data, clients, _), classes in product(settings, ("none", 6))
+    ]
+    assert table.text.to_numpy().tolist() == [
+        ["fedavg", *["50.00"] * 6],
+        ["fedsam", *["60.00"] * 6],
+    ]
+    assert all(best == ["fedsam"] for best in [*marked(table, "best").values()][1:])
 
 
 def test_a_column_that_determines_another_option_is_named_by_itself(tmp_path):

@@ -92,6 +92,14 @@ def test_smooth_curves_are_means_of_the_last_evaluations(tmp_path):
     assert drawn(curves(compared(tmp_path), smooth=2)) == [[pytest.approx([0.2, 0.3, 0.6])]]
 
 
+def test_many_panels_are_in_rows(tmp_path):
+    for alpha in range(1, 7):
+        run(tmp_path / str(alpha), [0.5], alpha=alpha)
+    figure = curves(compared(tmp_path, "partition.alpha"))
+    rows = {axes.get_subplotspec().rowspan.start for axes in figure.axes}
+    assert (len(figure.axes), len(rows)) == (6, 2)
+
+
 def test_a_score_against_an_option(tmp_path):
     for seed in (0, 1):
         run(tmp_path / f"none-{seed}", [0.4 + 0.2 * seed], seed)

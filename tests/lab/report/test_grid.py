@@ -146,6 +146,16 @@ def test_a_mean_over_fewer_evaluations_than_named_is_noted(tmp_path):
     ]
 
 
+def test_rounds_to_an_accuracy_are_blank_of_runs_without_one(tmp_path):
+    run(tmp_path / "a", [0.1, 0.8])
+    table = run(tmp_path / "b", [0.1, 0.8], algorithm="fedsam") / "metrics.csv"
+    table.write_text(table.read_text().replace("test/accuracy", "test/rmse"))
+    shown = compared(tmp_path).table(["rounds_to:70", "mb_to:70"])
+    assert shown.text["rounds to 70%"].tolist() == ["2", ""]
+    assert shown.text["MB to 70%"].tolist() == ["6", ""]
+    assert all(str(tmp_path / "b") in note for note in shown.notes)
+
+
 def test_speed_ups_are_those_of_runs_that_reached_the_target(tmp_path):
     accuracies = {"fedavg": [0.1, 0.8], "fedsam": [0.1, 0.2, 0.2, 0.9], "scaffold": [0.1] * 4}
     for algorithm, values in accuracies.items():
@@ -164,6 +174,13 @@ def test_some_seeds_that_did_not_reach_the_target_have_no_speed_up(tmp_path):
     run(tmp_path / "c", [0.1, 0.1], 1, algorithm="scaffold")
     text = compared(tmp_path).table(["rounds_to:80"], over="fedavg").text
     assert text.to_numpy()[:, 1:].tolist() == [["2 (1)", "1.00x"], ["in 1 of 2", "-"]]
+
+
+def test_accuracies_have_gains(tmp_path):
+    run(tmp_path / "a", [0.8], algorithm="fedavg")
+    run(tmp_path / "b", [0.85], algorithm="fedsam")
+    gains = cells(compared(tmp_path), "best", over="fedavg")
+    assert [row["best, %, gain"] for row in gains] == ["+0.00", "+5.00"]
 
 
 def test_the_validation_part_chooses_the_best_round(tmp_path):
@@ -252,3 +269,9 @@ def test_a_model_that_has_diverged_has_no_score_of_earlier_rounds(tmp_path):
     assert shown.text["test/loss"].tolist() == ["0.7000", ""]
     assert shown.text["last 2, test/loss"].tolist() == ["0.8000", ""]
     assert shown.text["train/loss"].tolist() == ["0.2000"] * 2, "a round without clients is NaN"
+
+
+def test_a_table_of_no_scores_is_refused(tmp_path):
+    run(tmp_path / "a", [0.5])
+    with pytest.raises(ValueError, match="no scores"):
+        compared(tmp_path).table([])

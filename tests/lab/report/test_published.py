@@ -42,3 +42,10 @@ def test_a_mean_of_columns_in_one_of_which_a_target_was_not_reached_has_no_value
     means = {"mean": ["A", "B"]}
     table = report.grid(runs, ["x"] * 5, columns, ["rounds_to:80"], means=means)
     assert table.text.to_numpy().tolist() == [["x", "in 2 of 3", "1 ± 0 (2)", "in 1 of 2 (2)"]]
+
+
+def test_the_mean_difference_of_small_numbers_has_their_digits(tmp_path):
+    runs = [report.Run.read(run(tmp_path / name, [0.1])) for name in "ab"]
+    published = {"a": {"IID": 0.101}, "b": {"IID": 0.102}}
+    table = report.grid(runs, ["a", "b"], ["IID"] * 2, ["test/accuracy"], published=published)
+    assert table.text["IID, difference"].tolist() == ["-0.0010", "-0.0020", "0.0015", ""]

@@ -2,8 +2,9 @@
 
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
-from pandas import DataFrame, read_csv
+from pandas import DataFrame, Index, read_csv
 
 SCRIPT = Path(__file__).parents[3] / "benchmarks/reproduced.py"
 
@@ -19,6 +20,24 @@ def test_tables_have_the_last_accuracy_of_each_saved_curve():
         assert abs(mean - 100 * saved[row].mean()) < 1e-9
     assert made.published["fedavg, as released"] == 96.11
     assert made.published["fedsol, per column, as released"] == 97.44
+
+
+def test_new_curves_replace_saved_ones_of_the_same_seed_only(tmp_path):
+    names = runpy.run_path(str(SCRIPT))
+    saved, delta = names["curves"](names["DELTA"]), names["DELTA"]
+    functions = names["curves"].__globals__
+    functions["RESULTS"] = tmp_path / "results.csv"
+    saved.to_csv(tmp_path / "fedtoga_delta.csv")
+    job = SimpleNamespace(
+        state="finished", folder="run", config={"seed": 7}, cells=[("gradient", "", "")]
+    )
+    functions["plan"] = lambda *_: [job]
+    metrics = DataFrame({"test/accuracy": [0.25, 0.5]}, index=Index([5, 10], name="round"))
+    functions["Run"] = SimpleNamespace(read=lambda _: SimpleNamespace(metrics=metrics))
+    again = names["curves"](delta, [tmp_path])
+    assert [*again.loc[7, "gradient"].dropna()] == [0.25, 0.5]
+    assert again.loc[7].drop(columns="gradient").isna().all(axis=None)
+    assert again.loc[[0]].equals(saved.loc[[0]])
 
 
 def test_the_page_is_made_from_saved_results_alone():

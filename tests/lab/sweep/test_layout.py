@@ -118,6 +118,16 @@ def test_a_damaged_run_leaves_the_others_in_the_table(planned, tmp_path):
         assert note.startswith(f"{job.folder} holds no run that can be read: metrics.csv")
 
 
+def test_a_finished_run_with_fewer_rounds_than_it_says_is_left_out_with_a_note(planned, tmp_path):
+    jobs = planned(SMALL + METHODS)
+    finished(jobs[0], 0.5, 0.6)
+    metrics = jobs[0].folder / "metrics.csv"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:2]))
+    [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
+    assert table.text["method"].tolist() == ["fedavg", "fedsam"]
+    assert "ends with round 1 of 2" in table.notes[0]
+
+
 def test_a_table_without_runs_shows_what_was_published(tmp_path, planned):
     text = SMALL + METHODS + "published: {fedsam: [3.25]}\ntune: {lr: [0.1, 0.3]}\n"
     jobs = planned(text)
@@ -125,6 +135,21 @@ def test_a_table_without_runs_shows_what_was_published(tmp_path, planned):
     assert len(jobs) == 4
     assert "3.25" in shown.markdown()
     assert "4 of 4 runs are missing" in shown.caption
+
+
+def test_a_number_published_of_a_later_score_alone_is_shown_beside_it(tmp_path, planned):
+    text = "rows: {fedavg: {}}\ncolumns: {a: {}, b: {lr: 0.3}}\nscore: [best, final]\n"
+    for job in planned(SMALL + text + "published: {final: {fedavg: {b: 3.25}}}\n"):
+        finished(job, 0.6, 0.5)
+    table = TableFile.read(str(tmp_path / "table.yaml"))
+    shown = layout(table, plan(table, DIGITS, tmp_path / "runs"))
+    rows = [table.text.to_dict("records")[0] for table in shown]
+    assert rows[0] == {"method": "fedavg", "a": "60.00", "b": "60.00"}
+    assert {k: rows[1][k] for k in ("a", "b", "b, published")} == {
+        "a": "50.00",
+        "b": "50.00",
+        "b, published": "3.25",
+    }
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ from run_folders import compared
 from tables import DIGITS, METHODS, SMALL, finished, options
 
 from fl_lightning.__main__ import main
+from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.lab.commands.table import TableOptions
 from fl_lightning.lab.sweep.plan import plan
+from fl_lightning.lab.sweep.pool import run_all
 from fl_lightning.lab.sweep.stacks import run_stack, stacked
 from fl_lightning.lab.sweep.table_file import TableFile
 
@@ -84,6 +86,19 @@ def test_runs_that_cannot_be_stacked_train_alone(planned, tmp_path):
     assert [(tmp_path / name).read_text() for name in "ab"] == said
 
 
+def test_a_run_that_another_command_begins_meanwhile_keeps_its_folder(planned, monkeypatch):
+    (first,) = planned(SMALL + "rows: {fedavg: {}}\n")
+
+    def meanwhile(*args):
+        finished(first, 0.5)
+        return experiment_of(*args)
+
+    monkeypatch.setattr("fl_lightning.lab.sweep.plan.experiment_of", meanwhile)
+    (second,) = planned(SMALL + "rows: {fedavg: {}}\n")
+    assert second.folder == first.folder
+    assert second.state == "finished"
+
+
 def test_a_row_may_have_several_callbacks(planned):
     jobs = planned(SMALL + "rows: {a: {callback: ['sharpness:rho=0.1,every=2', diagnostics]}}\n")
     both = ["sharpness:every=2,rho=0.1,samples=none", "diagnostics"]
@@ -138,6 +153,12 @@ def test_equal_options_are_one_run_of_several_cells(planned):
     assert [column for _, column, _ in jobs[0].cells] == ["rho 0.2", "rho 0.4"]
 
 
+def test_tuned_values_share_a_cell(planned):
+    jobs = planned(SMALL + METHODS + "tune: {lr: [0.1, 0.3]}\n")
+    cells = [job.cells for job in jobs[:2]]
+    assert cells == [[("fedavg", "", "lr 0.1")], [("fedavg", "", "lr 0.3")]]
+
+
 def test_a_run_is_finished_if_it_says_so(planned, tmp_path):
     """Files of a run that was extended and killed may lie in any order of time."""
     jobs = planned(SMALL + METHODS)
@@ -148,12 +169,17 @@ def test_a_run_is_finished_if_it_says_so(planned, tmp_path):
     assert jobs[0].state == "begun"
 
 
-def test_a_run_with_other_callbacks_is_another_run(planned):
+def test_a_run_with_other_callbacks_is_another_run(planned, tmp_path, capsys):
     jobs = planned(SMALL + METHODS)
     for job in jobs:
         finished(job, 0.5, 0.6)
     again = planned(SMALL + METHODS, "--callback", "training_scores")
     assert [job.state for job in again] == ["missing", "missing"]
+    assert [job.other_callbacks for job in again] == [job.folder for job in jobs]
+    table = ["table", str(tmp_path / "table.yaml"), "--runs", str(tmp_path / "runs"), "--dry-run"]
+    main([*table, "--recipe", str(DIGITS), "--callback", "training_scores"])
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert first.endswith(f"# missing: {jobs[0].folder} has other callbacks")
     tracked = planned(SMALL + METHODS, "--checkpoint-every", "3")
     assert [job.state for job in tracked] == ["finished", "finished"]
 
@@ -164,6 +190,17 @@ def test_a_run_of_another_table_in_the_folder_is_not_taken(planned):
     assert jobs[0].folder == others[0].folder
     finished(others[0], 0.5, 0.6)
     assert (jobs[0].state, others[0].state) == ("missing", "finished")
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(planned, tmp_path):
+    (tmp_path / "runs").touch()
+    with pytest.raises(ValueError, match="runs/logs cannot be written"):
+        run_all(stacked(planned(SMALL + METHODS), 1), [{}])
+
+
+def test_data_and_models_of_the_package_are_known_by_name_in_every_recipe(planned):
+    jobs = planned(SMALL + "rows: {fedavg: {}}\ncolumns: {a: {data: svhn, model: vgg11}, b: {}}\n")
+    assert options(jobs, "data", "model") == [("svhn", "vgg11"), ("digits", "mlp")]
 
 
 def test_a_long_label_makes_a_folder_of_a_length_that_disks_take(planned):
@@ -241,4 +278,4 @@ def test_curves_are_values_like_others(planned, tmp_path):
     (folder,) = {job.folder.parent for job in jobs}
     assert curve in compared(folder).table(["last"]).text.to_csv()
     command = TableOptions(str(tmp_path / "table.yaml"), tune=[f"batch_size=8,{curve}"])
-    assert [*command.read().tune[""].values()] == [{"batch_size": 8}, {"batch_size": curve}]
+    assert [*command.read().tune.values()] == [{"batch_size": 8}, {"batch_size": curve}]

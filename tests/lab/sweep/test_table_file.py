@@ -82,6 +82,15 @@ def test_a_table_without_rows_is_refused_unless_the_command_names_some(tmp_path,
     assert [*TableOptions(str(file), methods=("fedsam",)).read().rows] == ["fedsam"]
 
 
+def test_a_label_fits_itself_whatever_its_characters(tmp_path):
+    label = "a [b]"
+    (tmp_path / "table.yaml").write_text(
+        f"{METHODS}columns: {{{label!r}: {{}}, c: {{lr: 0.3}}}}\nmeans: {{mean: [{label!r}]}}\n"
+    )
+    table = TableOptions(str(tmp_path / "table.yaml"), columns=(label,)).read()
+    assert ([*table.columns], [*table.means]) == ([label], ["mean"])
+
+
 def test_an_option_that_is_swept_twice_has_all_values(tmp_path):
     (tmp_path / "table.yaml").write_text(SMALL + METHODS)
     values = "lr=0.1", "momentum=0.9", "lr=0.3"
