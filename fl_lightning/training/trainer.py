@@ -42,8 +42,7 @@ class FederatedTrainer:
             parts of other methods, such as {"name": "scaffold", "perturb": "lesam"}; or an
             `Algorithm`.
         loss: Of a plain module's output and the target: "cross_entropy", "mse",
-            "binary_cross_entropy", or a function that returns one number. A LightningModule has its
-            own.
+            "binary_cross_entropy", or a function that returns one number.
         metrics: Of a plain module: names of `fl_lightning.callbacks.metrics.METRICS`, or
             torchmetrics objects by name. The first chooses the best model.
         augment: Augmentation of images (n, channels, height, width), the first tensor of a row.
@@ -104,7 +103,7 @@ class FederatedTrainer:
             UserError: If nothing was fitted.
         """
         if self.run is None:
-            raise UserError("there is no history before fit")
+            raise UserError("there is no history before fit has ended")
         return self.run.metrics.reset_index()
 
     @speaking_of_arguments()
@@ -141,8 +140,9 @@ class FederatedTrainer:
         data = read_data(data, datamodule, clients)
         set_up(module)
         session, make = self._session(module, data, resume)
+        self.run, self._module = None, module  # or an interrupted fit would show the former one
         session.fit(make)
-        self.run, self._module = Run.read(session.run.path), module
+        self.run = Run.read(session.run.path)
         return self.run
 
     @speaking_of_arguments()
