@@ -183,8 +183,13 @@ def test_a_mean_of_columns_is_left_out_with_one_of_them(tmp_path, planned):
         assert [*shown.text][1:] == [*(columns or "abc"), *means]
 
 
-def test_shortened_runs_are_not_compared_with_published_numbers(tmp_path, planned):
-    jobs = planned(SMALL + METHODS + "published: {fedsam: [3.25]}\n", "--rounds", "1")
+@pytest.mark.parametrize("shortened", ["--rounds 1", "--config short.yaml"])
+def test_shortened_runs_are_not_compared_with_published_numbers(
+    shortened, tmp_path, planned, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    published = "published: {fedsam: [3.25]}\n"
+    jobs = planned(SMALL + METHODS + published, *shortened.split(), short="rounds: 1\n")
     finished(jobs[1], 0.5)
     [shown] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
     assert "1 of 2 rounds" in shown.caption
