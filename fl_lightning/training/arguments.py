@@ -24,11 +24,13 @@ LAUNCH = tuple(f.name for f in fields(LaunchOptions))
 ELSEWHERE = {
     "callback": "give callbacks=[...]",
     "resume": "give fit(..., resume=True)",
+    "max_epochs": "give rounds",  # as Lightning's Trainer names them
+    "gradient_clip_val": "give clip_norm",
     **dict.fromkeys(
         ("clients", "data_dir", "validation", "validation_from"), "it belongs to FederatedData"
     ),
 }
-"""Options of the command line that have another place here."""
+"""Options of the command line, and of a Trainer, that have another place or name here."""
 
 OPTIONS = tuple(f.name for f in fields(Options) if f.name not in ELSEWHERE)
 """The options of `Options` that the trainer takes."""
