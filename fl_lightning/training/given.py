@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,15 @@ from fl_lightning.training.session import Parts
 from fl_lightning.training.task import Task
 
 
-def names(task: Task) -> dict[str, Chosen]:
-    """Model and data as the run's configuration names them."""
-    return {
+def names(task: Task, augment: CropFlip | None) -> dict[str, Chosen]:
+    """Model, data and augmentation as the run's configuration names them."""
+    found = {
         "model": Chosen(type(task.module).__name__, type(task.module), task.recorded),
         "data": Chosen("FederatedData", FederatedData, {}),
     }
+    if augment:
+        found["augment"] = Chosen(type(augment).__name__, type(augment), asdict(augment))
+    return found
 
 
 def tried(
