@@ -75,7 +75,7 @@ class FederatedData:
         seed: int = 0,
     ) -> None:
         self.target, self.classes, self.seed = target, tuple(map(str, classes)), seed
-        self.unit = 0.0, 1.0
+        self.unit, self.scheme = (0.0, 1.0), clients if callable(clients) else None
         column = clients if isinstance(clients, str) else None
         raw = raw_rows(train, "train", owner=column)
         clients = clients if column is None else owners_in(raw, column)

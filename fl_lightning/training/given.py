@@ -10,6 +10,7 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import CropFlip
 from fl_lightning.data.federated import FederatedData
+from fl_lightning.data.partitions import Scheme
 from fl_lightning.errors import UserError
 from fl_lightning.federation.trials import dry_run
 from fl_lightning.runs.chosen import Chosen
@@ -20,12 +21,15 @@ from fl_lightning.training.session import Parts
 from fl_lightning.training.task import Task
 
 
-def names(task: Task, augment: CropFlip | None) -> dict[str, Chosen]:
-    """Model, data and augmentation as the run's configuration names them."""
+def names(task: Task, data: FederatedData, augment: CropFlip | None) -> dict[str, Chosen]:
+    """Model, data, partition and augmentation as the run's configuration names them."""
     found = {
         "model": Chosen(type(task.module).__name__, type(task.module), task.recorded),
         "data": Chosen("FederatedData", FederatedData, {}),
     }
+    if isinstance(of := data.scheme, Scheme):
+        options = {name: value for name, value in of.options.items() if name != "clients"}
+        found["partition"] = Chosen(of.scheme.__name__, of.scheme, options)
     if augment:
         found["augment"] = Chosen(type(augment).__name__, type(augment), asdict(augment))
     return found

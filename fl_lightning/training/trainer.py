@@ -222,7 +222,7 @@ class FederatedTrainer:
         with task.attached():
             algorithm = task.with_optimizer(self.algorithm, o.rounds)
         made = tried(task, algorithm, data, o, self.augment, self.callbacks)
-        chosen = self._chosen | names(task, self.augment)
+        chosen = self._chosen | names(task, data, self.augment)
         config = Config.of(o, self._launch.precision, chosen, (), parts.unused_by(algorithm))
         session = Session(
             o,
