@@ -10,7 +10,6 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import CropFlip
 from fl_lightning.data.federated import FederatedData
-from fl_lightning.data.partitions import Scheme
 from fl_lightning.errors import UserError
 from fl_lightning.federation.trials import dry_run
 from fl_lightning.runs.chosen import Chosen
@@ -27,7 +26,7 @@ def names(task: Task, data: FederatedData, augment: CropFlip | None) -> dict[str
         "model": Chosen(type(task.module).__name__, type(task.module), task.recorded),
         "data": Chosen("FederatedData", FederatedData, {}),
     }
-    if isinstance(of := data.scheme, Scheme):
+    if of := data.scheme:
         options = {name: value for name, value in of.options.items() if name != "clients"}
         found["partition"] = Chosen(of.scheme.__name__, of.scheme, options)
     if augment:
