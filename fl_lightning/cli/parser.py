@@ -15,7 +15,7 @@ from fl_lightning.cli.arguments import NEEDED, ArgumentParser, Option, add_optio
 from fl_lightning.cli.argv import flag_of, last_value, normalized, values_of, with_source
 from fl_lightning.cli.choices import Choice, Selected, select
 from fl_lightning.cli.components import callback_help
-from fl_lightning.cli.config_files import read_files
+from fl_lightning.cli.config_files import TABLE_KEYS, read_files
 from fl_lightning.distributed.launcher_env import is_first_rank
 from fl_lightning.errors import UserError, nearest
 from fl_lightning.runs.chosen import Chosen
@@ -72,7 +72,8 @@ def parse(
         _note_defaults(s, methods if name == FIRST else {}, replaced.get(name, ""), config)
     for key in config:
         if key not in known and key not in choices:
-            raise UserError(f"the configuration has no option {key!r}{nearest(key, known)}")
+            near = nearest(key, (*known, *TABLE_KEYS, "methods"))
+            raise UserError(f"the configuration has no option {key!r}{near}")
     values = _parse_flags(argv, description, general, selected, config)
     for name, value in values.items():
         if value is NEEDED:
@@ -111,7 +112,7 @@ def _row(
     for option in own.keys() & choices:
         raise UserError(f"methods.{s.name} cannot choose {option}: give --{option}")
     qualified = {option: f"{s.kind}.{option}" for option in own}
-    return {q if q in known else option: own[option] for option, q in qualified.items()}
+    return {o if o in known and q not in known else q: own[o] for o, q in qualified.items()}
 
 
 def _parse_flags(

@@ -13,6 +13,7 @@ from fl_lightning.data.data_module import module_rows
 from fl_lightning.data.hub import class_names, hub_columns, read_hub
 from fl_lightning.data.owners import owners_in, partition_of
 from fl_lightning.data.partition import Partition, smallest_median_largest
+from fl_lightning.data.partitions import Scheme
 from fl_lightning.data.rows import Rows, at, check_alike, checked_rows, raw_rows, tensors
 from fl_lightning.data.tables import TableLike, read_table
 from fl_lightning.data.targets import check_classes, divided, labels_of
@@ -75,7 +76,7 @@ class FederatedData:
         seed: int = 0,
     ) -> None:
         self.target, self.classes, self.seed = target, tuple(map(str, classes)), seed
-        self.unit = 0.0, 1.0
+        self.unit, self.scheme = (0.0, 1.0), clients if isinstance(clients, Scheme) else None
         column = clients if isinstance(clients, str) else None
         raw = raw_rows(train, "train", owner=column)
         clients = clients if column is None else owners_in(raw, column)
@@ -87,8 +88,7 @@ class FederatedData:
         self.partition, self.names = partition_of(clients, total, labels, seed)
         if self.classes:
             check_classes(self.train, target, self.classes, "train")
-        self.parts: dict[str, Partition] = {}
-        self._left = 1.0
+        self.parts, self._left = dict[str, Partition](), 1.0
         self.test = self._part("test", test, column)
         self.validation = self._part("validation", validation, column)
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import fields
+from dataclasses import asdict, fields
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -31,11 +31,13 @@ LAUNCH = tuple(f.name for f in fields(LaunchOptions))
 ELSEWHERE = {
     "callback": "give callbacks=[...]",
     "resume": "give fit(..., resume=True)",
+    "max_epochs": "give rounds",  # as Lightning's Trainer names them
+    "gradient_clip_val": "give clip_norm",
     **dict.fromkeys(
         ("clients", "data_dir", "validation", "validation_from"), "it belongs to FederatedData"
     ),
 }
-"""Options of the command line that have another place here."""
+"""Options of the command line, and of a Trainer, that have another place or name here."""
 
 OPTIONS = tuple(f.name for f in fields(Options) if f.name not in ELSEWHERE)
 """The options of `Options` that the trainer takes."""
@@ -146,12 +148,18 @@ def read_data(data: FederatedData | None, datamodule: Any, clients: Any) -> Fede
     return data
 
 
-def names(task: Task) -> dict[str, Chosen]:
-    """Model and data as the run's configuration names them."""
-    return {
+def names(task: Task, data: FederatedData, augment: CropFlip | None) -> dict[str, Chosen]:
+    """Model, data, partition and augmentation as the run's configuration names them."""
+    found = {
         "model": Chosen(type(task.module).__name__, type(task.module), task.recorded),
         "data": Chosen("FederatedData", FederatedData, {}),
     }
+    if of := data.scheme:
+        options = {name: value for name, value in of.options.items() if name != "clients"}
+        found["partition"] = Chosen(of.scheme.__name__, of.scheme, options)
+    if augment:
+        found["augment"] = Chosen(type(augment).__name__, type(augment), asdict(augment))
+    return found
 
 
 def tried(

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib.metadata import version
-from inspect import signature
-from math import nan
+from inspect import Parameter, signature
+from math import inf, nan
 from typing import Any, Literal
 
 import torch
@@ -234,13 +234,16 @@ class StepModel(nn.Module):
 def _step(step: Callable[..., Any], batch: Any, index: int) -> Any:
     """Call a step, which may leave out the index of the batch."""
     function = getattr(step, "__func__", step)  # without the module, which a cache would keep
-    takes_index = _parameters(function) - (function is not step) > 1
+    takes_index = _positions(function) - (function is not step) > 1
     return step(batch, index) if takes_index else step(batch)
 
 
 @lru_cache
-def _parameters(function: Callable[..., Any]) -> int:
-    return len(signature(function).parameters)
+def _positions(function: Callable[..., Any]) -> float:
+    """How many arguments a function takes by position."""
+    kinds = [parameter.kind for parameter in signature(function).parameters.values()]
+    named = Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD
+    return inf if Parameter.VAR_POSITIONAL in kinds else sum(kind not in named for kind in kinds)
 
 
 def _metrics(module: nn.Module) -> list[Metric]:

@@ -15,7 +15,7 @@ from fl_lightning.core.algorithm import LocalFactory
 from fl_lightning.core.curves import OfRound
 from fl_lightning.errors import ModelError, first_sentence
 from fl_lightning.optim import GradientTransform
-from fl_lightning.training.words import SIMPLE, call_text
+from fl_lightning.training.words import SIMPLE, call_text, public
 
 
 def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory, OfRound, str]:
@@ -68,7 +68,8 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
             "trainable: freeze it by requires_grad_(False), or give lr="
         )
     settings = {k: v for k, v in optimizer.param_groups[0].items() if k in optimizer.defaults}
-    settings["lr"] = optimizer.defaults["lr"]
+    group = optimizer.param_groups[0]
+    settings["lr"] = group.get("initial_lr", group["lr"])  # which a scheduler has multiplied
     settings = {k: v for k, v in settings.items() if k in accepted}
     local = partial(type(optimizer), **settings)
     kept = _attributes(optimizer, local)
@@ -76,7 +77,7 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
     _check_one_vector(name, kind, local)
     one = _scheduler(name, optimizer, schedulers)
     texts = [call_text(type(optimizer), settings | kept)]
-    texts += [call_text(type(one), vars(one))] if schedulers else []
+    texts += [call_text(type(one), public(one))] if schedulers else []
     lrs = _rates(name, optimizer, one, rounds)
     return local, lambda t, _: lrs[min(t, rounds - 1)], ", ".join(texts)
 

@@ -40,8 +40,7 @@ class FederatedTrainer:
             parts of other methods, such as {"name": "scaffold", "perturb": "lesam"}; or an
             `Algorithm`.
         loss: Of a plain module's output and the target: "cross_entropy", "mse",
-            "binary_cross_entropy", or a function that returns one number. A LightningModule has its
-            own.
+            "binary_cross_entropy", or a function that returns one number.
         metrics: Of a plain module: names of `fl_lightning.callbacks.metrics.METRICS`, or
             torchmetrics objects by name. The first chooses the best model.
         augment: Augmentation of images (n, channels, height, width), the first tensor of a row.
@@ -105,7 +104,7 @@ class FederatedTrainer:
             UserError: If nothing was fitted.
         """
         if self.run is None:
-            raise UserError("there is no history before fit")
+            raise UserError("there is no history before fit has ended")
         return self.run.metrics.reset_index()
 
     @speaking_of_arguments()
@@ -142,8 +141,9 @@ class FederatedTrainer:
         data = read_data(data, datamodule, clients)
         set_up(module)
         session, make = self._session(module, data, resume)
+        self.run, self._module = None, module  # or an interrupted fit would show the former one
         session.fit(make)
-        self.run, self._module = Run.read(session.run.path), module
+        self.run = Run.read(session.run.path)
         return self.run
 
     @speaking_of_arguments()
@@ -222,7 +222,7 @@ class FederatedTrainer:
         with task.attached():
             algorithm = task.with_optimizer(self.algorithm, o.rounds)
         made = tried(task, algorithm, data, o, self.augment, self.callbacks)
-        chosen = self._chosen | names(task)
+        chosen = self._chosen | names(task, data, self.augment)
         config = Config.of(o, self._launch.precision, chosen, (), parts.unused_by(algorithm))
         session = Session(
             o,

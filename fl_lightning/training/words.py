@@ -1,6 +1,7 @@
 """What a program is told, and what is recorded of the objects that it gives, in words."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -9,6 +10,7 @@ from shlex import split
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from fl_lightning.errors import UserError
 
@@ -77,10 +79,19 @@ def call_text(kind: Any, options: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A tensor as a number, or as a tuple of its numbers."""
-    if not isinstance(value, Tensor):
-        return value
-    return value.item() if value.numel() == 1 else tuple(value.flatten().tolist())
+    """A tensor as a number, or as a tuple of its numbers; likewise the parts of a scheduler."""
+    if isinstance(value, Tensor):
+        return value.item() if value.numel() == 1 else tuple(value.flatten().tolist())
+    if isinstance(value, Counter):  # the milestones of MultiStepLR
+        value = sorted(value.elements())
+    if isinstance(value, list):
+        return tuple(map(_plain, value))
+    return call_text(type(value), public(value)) if isinstance(value, LRScheduler) else value
+
+
+def public(scheduler: Any) -> dict[str, Any]:
+    """The attributes of a scheduler by the names of its arguments."""
+    return {name.lstrip("_"): value for name, value in vars(scheduler).items()}
 
 
 def loss_text(loss: Any) -> str:

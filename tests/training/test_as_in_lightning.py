@@ -1,15 +1,18 @@
 """One client is ordinary training: what a Trainer of Lightning makes of the same module."""
 
+from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
 
 import pytest
 import torch
 from lightning.pytorch.demos.boring_classes import BoringModel
-from lightning_modules import Lit, distance, lightning, owners, rows, state, trainer
+from lightning_modules import Lit, distance, lightning, module, owners, rows, state, trainer
+from torch import Tensor
 from torch.optim import SGD, AdamW
 
 import fl_lightning as fl
+from fl_lightning.training.lightning_module import StepModel
 
 STEPS = 10
 OPTIMIZERS = {
@@ -64,3 +67,17 @@ def test_a_module_of_lightning_trains() -> None:
     run = trainer(augment=fl.CropFlip()).fit(module, data)
     assert distance(module, before) > 0.01
     assert run.scalars["train/loss"][2] < run.scalars["train/loss"][1]
+
+
+STEPS_OF_USERS: dict[str, Callable[..., Tensor]] = {
+    "batch": lambda self, batch: self(batch["x"]).mean(),
+    "batch and options": lambda self, batch, **_: self(batch["x"]).mean(),
+    "arguments": lambda self, *arguments: self(arguments[0]["x"]).mean() + arguments[1],
+}
+
+
+@pytest.mark.parametrize("name", STEPS_OF_USERS)
+def test_a_step_gets_the_index_where_it_takes_one(name: str) -> None:
+    steps = StepModel(module(training_step=STEPS_OF_USERS[name]))
+    with steps.attached():
+        assert steps(rows()).loss.isfinite()

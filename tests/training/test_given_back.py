@@ -40,13 +40,22 @@ def test_the_module_is_the_users_again(make: Any, algorithm: str) -> None:
 
 
 def test_a_failing_fit_gives_the_module_back() -> None:
-    class Fails:
-        def on_round_end(self, federation: Any, metrics: Any) -> None:
-            raise KeyError("mine")
+    class FailsLater:
+        fits = 0
 
-    module = Lit()
+        def on_fit_start(self, federation: Any) -> None:
+            self.fits += 1
+
+        def on_round_end(self, federation: Any, metrics: Any) -> None:
+            if self.fits == 2:
+                raise KeyError("mine")
+
+    module, fit = Lit(), trainer(callbacks=[FailsLater()])
+    fit.fit(Lit(), data())
     with pytest.raises(KeyError, match="mine"):
-        trainer(callbacks=[Fails()]).fit(module, data())
+        fit.fit(module, data())
+    with pytest.raises(fl.UserError, match="no history"):  # not that of the fit before
+        _ = fit.history
     assert {"log", "log_dict"}.isdisjoint(vars(module))
     assert all(p.untyped_storage().nbytes() == p.nbytes for p in module.parameters())
 

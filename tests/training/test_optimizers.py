@@ -11,9 +11,17 @@ from lightning_modules import Lit, data, distance, module, state, trainer
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW, Muon
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, StepLR
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    LambdaLR,
+    LinearLR,
+    MultiStepLR,
+    SequentialLR,
+    StepLR,
+)
 
 import fl_lightning as fl
+from fl_lightning.training.lightning_optimizer import local_optimizer
 
 
 def fitted(module: Lit, **options: Any) -> Lit:
@@ -77,6 +85,17 @@ def dictionaries(self: Any) -> Any:
 def test_a_scheduler_is_given_in_any_form_of_lightning(configure_optimizers: Any) -> None:
     mine = module(configure_optimizers=configure_optimizers)
     assert distance(fitted(mine), fitted(Lit(step=1))) == 0
+
+
+def test_the_text_of_a_run_has_what_its_optimizer_and_scheduler_do() -> None:
+    def two_phases(self: Any) -> Any:
+        optimizer = SGD([{"params": self.parameters(), "lr": 0.2}], lr=0.1)
+        phases = [LinearLR(optimizer, 0.5), MultiStepLR(optimizer, [1, 3])]
+        return [optimizer], [SequentialLR(optimizer, phases, [2])]
+
+    text = local_optimizer(module(configure_optimizers=two_phases), 4)[2]
+    phases = "('LinearLR(start_factor=0.5)', 'MultiStepLR(milestones=(1, 3))')"
+    assert text == f"SGD(lr=0.2), SequentialLR(schedulers={phases}, milestones=(2,))"
 
 
 class Passing(AdamW):

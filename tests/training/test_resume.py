@@ -115,6 +115,19 @@ def test_a_resumed_fit_keeps_its_loss(
         trainer(run_dir=tmp_path / "run", rounds=3, **now).fit(nn.Linear(3, 1), given, resume=True)
 
 
+def test_a_resumed_fit_keeps_its_augmentation(tmp_path: Path) -> None:
+    given = fl.FederatedData((torch.randn(8, 1, 8, 8), torch.zeros(8, 1)), clients=[0, 1] * 4)
+
+    def fit(padding: int, resume: bool = False) -> None:
+        module, augment = nn.Sequential(nn.Flatten(), nn.Linear(64, 1)), fl.CropFlip(padding)
+        fit = trainer(run_dir=tmp_path / "run", loss="mse", augment=augment)
+        fit.fit(module, given, resume=resume)
+
+    fit(padding=1)
+    with pytest.raises(fl.UserError, match=r"augment\.padding was 1 and is now 2"):
+        fit(padding=2, resume=True)
+
+
 @pytest.mark.parametrize(
     ("module", "word"),
     [

@@ -260,6 +260,17 @@ def test_runs_of_lightning_modules_are_compared_by_what_they_log(capsys: Any) ->
     assert "fedprox" in capsys.readouterr().out
 
 
+def test_a_run_names_the_scheme_of_its_clients() -> None:
+    """So that no comparison averages over it."""
+    given = data(clients=fl.partitions.iid(clients=2, stratified=False))
+    config = trainer(rounds=1).fit(Lit(), given).config
+    assert (config["partition"], config["partition.stratified"], config["clients"]) == (
+        "iid",
+        False,
+        2,
+    )
+
+
 def test_runs_are_compared_by_their_first_score(capsys: Any) -> None:
     """In its own direction, which the run records."""
     for metrics, name, larger in (({"far": Far()}, "far", True), ((), "loss", False)):

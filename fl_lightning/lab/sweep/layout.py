@@ -108,9 +108,9 @@ def _ends(tried: Axis, tuned: str) -> list[str]:
     """The options whose best value is the smallest or largest of three or more."""
     found = list[str]()
     for option, value in tried[tuned].items():
-        values = {of[option] for of in tried.values()}
+        values = [of[option] for of in tried.values()]
         numbers = all(isinstance(v, int | float) for v in values)
-        if numbers and len(values) > 2 and value in (min(values), max(values)):
+        if numbers and len({*values}) > 2 and value in (min(values), max(values)):
             found.append(f"{option} {value}")
     return found
 

@@ -54,16 +54,15 @@ def test_values_are_not_tuned_by_a_score_of_unknown_direction(planned, tmp_path)
 
 
 def test_only_tuned_values_with_the_same_seeds_compete(planned, tmp_path):
-    jobs = planned(
-        SMALL + "methods: {fedavg: {}}\ntune: {lr: [0.1, 0.2]}\nseeds: [0, 1]\nscore: last:2\n"
-    )
+    tuned = "methods: {fedavg: {}}\ntune: {finetune_epochs: [[1], [1, 2]]}\n"  # lists as values
+    jobs = planned(SMALL + tuned + "seeds: [0, 1]\nscore: last:2\n")
     for job, accuracy in zip(jobs[:3], (0.5, 0.6, 0.9), strict=True):
         finished(job, accuracy, accuracy)
     [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
     assert table.text["last 2, %"].tolist() == ["55.00 ± 7.07"]
     note, chosen = table.notes
-    assert note == "fedavg: lr 0.2 has seeds [0], not [0, 1], and is not compared"
-    assert chosen.startswith("fedavg: lr 0.1, best of 2 settings")
+    assert note == "fedavg: finetune_epochs 1,2 has seeds [0], not [0, 1], and is not compared"
+    assert chosen.startswith("fedavg: finetune_epochs 1, best of 2 settings")
 
 
 TUNED = """\
@@ -184,8 +183,13 @@ def test_a_mean_of_columns_is_left_out_with_one_of_them(tmp_path, planned):
         assert [*shown.text][1:] == [*(columns or "abc"), *means]
 
 
-def test_shortened_runs_are_not_compared_with_published_numbers(tmp_path, planned):
-    jobs = planned(SMALL + METHODS + "published: {fedsam: [3.25]}\n", "--rounds", "1")
+@pytest.mark.parametrize("shortened", ["--rounds 1", "--config short.yaml"])
+def test_shortened_runs_are_not_compared_with_published_numbers(
+    shortened, tmp_path, planned, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    published = "published: {fedsam: [3.25]}\n"
+    jobs = planned(SMALL + METHODS + published, *shortened.split(), short="rounds: 1\n")
     finished(jobs[1], 0.5)
     [shown] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
     assert "1 of 2 rounds" in shown.caption
