@@ -69,6 +69,9 @@ class Personalization:
                 "FederatedData(test=0.2) takes them"
             )
         self.name = "accuracy" if self.test.classes else self.tag.rpartition("/")[2]
+        if any(e < 1 for e in self.epochs):
+            lowest = min(self.epochs)
+            raise UserError(f"fine-tune at least one epoch, not {lowest}: 0 is scored too")
         self.epochs = sorted({0, *self.epochs})
 
     def on_fit_start(self, federation: Federation) -> None:

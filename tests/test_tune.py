@@ -1,16 +1,12 @@
 """`recipes/tune.py`: trials of a recipe, pruned and failed ones, and a study that is continued."""
 
 import fcntl
-import os
 import runpy
 import sys
-from errno import ENOSPC
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
-import torch
 from locations import ROOT
 
 optuna = pytest.importorskip("optuna")
@@ -98,18 +94,6 @@ def test_a_trial_that_diverges_does_not_end_the_study(tmp_path, monkeypatch, cap
     said = capsys.readouterr()
     assert said.out.count("fail") == 2
     assert "no trial" in said.err
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
-def test_a_full_disk_ends_the_study_and_takes_no_trial(tmp_path, monkeypatch, sentence):
-    monkeypatch.chdir(tmp_path)
-    command = "digits", "--tune", "lr=0.1,0.2", *SMALL, "--trials", "1"
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "save", Mock(side_effect=OSError(ENOSPC, os.strerror(ENOSPC))))
-        assert "the disk is full" in sentence(tune, monkeypatch, *command)
-    tune(monkeypatch, *command)
-    study = optuna.load_study(study_name="tune", storage="sqlite:///runs/tune-digits/study.db")
-    assert [trial.state.name for trial in study.trials] == ["RUNNING", "COMPLETE"]
 
 
 @pytest.mark.parametrize("folder", ["file", "study"])

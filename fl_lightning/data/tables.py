@@ -125,6 +125,11 @@ def _input_columns(
 
     if frame.empty:
         raise UserError("the table has no rows: give at least one")
+    if frame.columns.nlevels > 1:
+        raise UserError(
+            "the names of the table's columns have several levels: join them, as "
+            "table.columns.map('_'.join) does"
+        )
     _check_unique(frame.columns)
     clients = None if owner is None else [owner]
     check_columns(frame.columns, "the table", target=[target], clients=clients, columns=columns)

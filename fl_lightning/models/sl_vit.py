@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.errors import UserError
+
 _WIDTH, _DEPTH, _HEADS, _HEAD_WIDTH = 192, 9, 12, 64
 _GRID = 4
 
@@ -21,6 +23,10 @@ def sl_vit(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Module:
     Args:
         size: Height and width of the image, a multiple of 4.
     """
+    if size < _GRID or size % _GRID:
+        raise UserError(
+            f"size is {size}, but SL-ViT cuts images into a grid of 4x4: scale to a multiple of 4"
+        )
     return _SLViT(classes, channels, size)
 
 

@@ -74,6 +74,18 @@ def _converted(name: str, value: Any) -> Any:
         raise UserError(f"{name}: {error}") from None
 
 
+def check_objects(callbacks: Any, loggers: Any) -> None:
+    """Raise a UserError unless these are lists, and the loggers have the methods of one."""
+    if not all(isinstance(given, list | tuple) for given in (callbacks, loggers)):
+        raise UserError("callbacks and loggers are lists: write callbacks=[...]")
+    for logger in loggers:
+        if not all(hasattr(logger, name) for name in ("log_metrics", "save", "finalize")):
+            raise UserError(
+                f"{logger!r:.60} is no logger: give an object with log_metrics, save and finalize, "
+                "such as lightning.fabric.loggers.CSVLogger(folder)"
+            )
+
+
 def read_algorithm(given: str | Mapping[str, Any] | Algorithm) -> dict[str, Chosen]:
     """The algorithm and the parts of other methods, as the command line chooses them."""
     if isinstance(given, Algorithm):

@@ -20,8 +20,7 @@ from fl_lightning.federation.federation import Metrics
 from fl_lightning.federation.server import copy_of
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.run import Run
-from fl_lightning.training import parts
-from fl_lightning.training.arguments import names, read_algorithm, read_data, read_options, tried
+from fl_lightning.training import arguments, parts
 from fl_lightning.training.lightning_module import set_up
 from fl_lightning.training.lightning_task import task_of
 from fl_lightning.training.session import Parts, Session
@@ -81,16 +80,13 @@ class FederatedTrainer:
         self._given = frozenset(options)
         given = {"loss": loss, "metrics": metrics, "augment": augment, "callbacks": callbacks}
         self._arguments = {"algorithm": algorithm, "loggers": loggers, **given, **options}
-        self.options, self._launch = read_options(options)
-        self._chosen = read_algorithm(algorithm)
+        self.options, self._launch = arguments.read_options(options)
+        self._chosen = arguments.read_algorithm(algorithm)
         self.algorithm = parts.algorithm(self._chosen)
         for option in sorted(parts.unused_by(self.algorithm) & self._given):
             raise UserError(f"the algorithm does not use {option}: leave it out")
         self.loss, self.metrics, self.augment = loss, metrics, augment
-        if not all(isinstance(given, list | tuple) for given in (callbacks, loggers)):
-            raise UserError("callbacks and loggers are lists: write callbacks=[...]")
-        for logger in (one for one in loggers if not hasattr(one, "log_metrics")):
-            raise UserError(f"{logger!r:.60} is no logger: give one as CSVLogger of lightning")
+        arguments.check_objects(callbacks, loggers)
         self.callbacks, self.loggers = callbacks, loggers
         self.run: Run | None = None
         self._module: nn.Module | None = None
@@ -138,7 +134,7 @@ class FederatedTrainer:
             RankLostError: If another rank ended.
             SystemExit: With code 75 if SIGTERM or SIGUSR1 has stopped the run after a checkpoint.
         """
-        data = read_data(data, datamodule, clients)
+        data = arguments.read_data(data, datamodule, clients)
         set_up(module)
         session, make = self._session(module, data, resume)
         self.run, self._module = None, module  # or an interrupted fit would show the former one
@@ -187,7 +183,7 @@ class FederatedTrainer:
             sam = [{"name": "fedsam", "rho": rho} for rho in (0.05, 0.1, 0.2)]
             sweep = trainer.fit_many(module, data, [{"algorithm": algorithm} for algorithm in sam])
         """
-        data = read_data(data, datamodule, clients)
+        data = arguments.read_data(data, datamodule, clients)
         listed = isinstance(runs, Sequence) and all(isinstance(own, Mapping) for own in runs)
         if not (listed and runs):
             raise UserError(
@@ -221,8 +217,8 @@ class FederatedTrainer:
         o = replace(self.options, clients=data.num_clients, loss=loss, resume=resume)
         with task.attached():
             algorithm = task.with_optimizer(self.algorithm, o.rounds)
-        made = tried(task, algorithm, data, o, self.augment, self.callbacks)
-        chosen = self._chosen | names(task, data, self.augment)
+        made = arguments.tried(task, algorithm, data, o, self.augment, self.callbacks)
+        chosen = self._chosen | arguments.names(task, data, self.augment)
         config = Config.of(o, self._launch.precision, chosen, (), parts.unused_by(algorithm))
         session = Session(
             o,

@@ -10,7 +10,7 @@ import torch
 from executors import STACKED, assert_agree
 from problems import classification, federation, hard, round_after_round
 
-from fl_lightning import Algorithm, TermError, UserError, algorithms
+from fl_lightning import Algorithm, TermError, algorithms
 from fl_lightning.algorithms import modifiers as M
 from fl_lightning.algorithms.modifiers import PARTS, Modifier
 from fl_lightning.terms import Clip
@@ -224,8 +224,3 @@ def test_clipping_comes_after_what_is_added_and_a_split_pull_after_clipping() ->
     made = add(C.feddyn(prox_clip="split"), M.sam(), SERVER["adam"]).with_outer_terms(Clip())
     names = [type(term).__name__ for term in made.terms]
     assert names == ["SAM", "ReleasedRegularizer", "AdaptiveServer", "Clip", "UnclippedPull"]
-
-
-def test_the_outer_terms_are_a_tuple():
-    with pytest.raises(UserError, match=r"a tuple, with a comma: \(Clip\(.*\),\)"):
-        Modifier(outer=Clip(1.0))

@@ -13,7 +13,6 @@ from torch import nn
 import fl_lightning as fl
 from fl_lightning.callbacks import ClientScores
 from fl_lightning.callbacks.metrics import make_metrics, results, update
-from fl_lightning.errors import UserError
 
 USERS = ["ann", "bob", "cem", "dan"]
 
@@ -69,14 +68,6 @@ def test_a_resumed_run_has_each_row_once(tmp_path):
     trained(tmp_path / "whole", 6)
     resumed, whole = (pd.read_csv(tmp_path / name / "clients.csv") for name in ("run", "whole"))
     pd.testing.assert_frame_equal(resumed, whole)
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff\x00", b"client,owner\n0,ann\n"])
-def test_a_damaged_table_is_named(content, tmp_path):
-    trained(tmp_path / "run", 2)
-    (tmp_path / "run" / "clients.csv").write_bytes(content)
-    with pytest.raises(UserError, match=r"clients\.csv is damaged"):
-        trained(tmp_path / "run", 4, resume=True)
 
 
 def test_owners_and_numbers_stay_as_they_were_written(tmp_path):

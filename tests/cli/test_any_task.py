@@ -108,6 +108,7 @@ def test_a_loss_of_ones_own_with_options(csv, tmp_path):
     assert [file.name for file in (run.path / "own").rglob("*.py")] == ["huber.py"]
 
 
+@pytest.mark.filterwarnings("ignore:.*splits the samples of 5 owners")
 @pytest.mark.parametrize(
     ("argv", "said"),
     [

@@ -40,7 +40,7 @@ def numbers(hints: dict[str, Any]) -> Iterator[tuple[str, type]]:
 
 def of_options() -> Iterator[str]:
     for name, kind in numbers(get_type_hints(Options)):
-        bad = ["-1", "nan", "inf"] if kind is float else ["-1", "0", "1.5", "nan", "1" + "0" * 20]
+        bad = ["-1", "nan", "inf"] if kind is float else ["-1", "0", "1.5", "nan"]
         for value in bad if name != "seed" else bad[:1]:
             yield f"--{name.replace('_', '-')}={value}"
 

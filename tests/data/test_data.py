@@ -65,7 +65,6 @@ RGB = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
         (FEATURES, [0.0, 1.0], {}, "int64"),
         ((FEATURES, FEATURES[:1]), [0, 1], {}, "each of 2 samples"),
         ({"a": FEATURES, "b": [1, 2]}, [0, 1], {}, "int"),
-        ([], [0, 1], {}, "list"),
         (FEATURES, [0, 1], {"mean": (0.5,), "std": (0.5,)}, "none for features"),
         (FEATURES.to_sparse(), [0, 1], {}, "dense"),
         (FEATURES, [0, 1], {"domains": torch.tensor([0, 1])}, "domains"),
@@ -203,7 +202,6 @@ def test_the_digest_names_samples_labels_normalization_and_who_holds_what():
         ([[0, 12]], {}, "sample 12, but the data set has 12"),
         ([[0], [], [1], []], {}, r"2 of 4 clients hold no samples \(client 1, 3\)"),
         ([[0]], {"batch_size": 0}, "batch_size"),
-        ([[0]], {"augment": CropFlip(padding=8, mode="reflect")}, "smaller padding"),
     ],
 )
 def test_impossible_client_data_is_refused(lists: list, options: dict, message: str):
@@ -226,11 +224,6 @@ def test_augmentation_of_other_axes_or_without_the_masks_is_refused(
     data = DeviceDataset(torch.zeros(4, *x), torch.zeros(4, *y))
     with pytest.raises(ValueError, match=message):
         ClientData(data, Partition.from_lists([range(4)]), augment=CropFlip())
-
-
-def test_lists_in_the_place_of_a_partition_are_refused():
-    with pytest.raises(ValueError, match="partition is a list: give a Partition"):
-        ClientData(images(12), [[0, 1], [2]])  # type: ignore[arg-type]
 
 
 def test_samples_that_do_not_fit_the_device_stay_and_their_batches_are_copied(monkeypatch, capsys):

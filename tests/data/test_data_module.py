@@ -144,7 +144,6 @@ class Doubled(Digits):
     ("module", "options", "said"),
     [
         (Digits(), {}, "Digits does not say who owns its rows"),
-        (LightningDataModule(), {"clients": [0]}, "train_dataloader"),
         (Streamed(), {"clients": [0]}, "IterableDataset"),
         (Normalized(), {"clients": "writer"}, "on_after_batch_transfer"),
         (Sampled(), {"clients": [0] * 8}, "val_dataloader has a SubsetRandomSampler"),

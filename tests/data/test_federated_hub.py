@@ -165,8 +165,6 @@ def test_texts_of_a_client_are_packed_into_blocks():
         (speech(), {"columns": ["wave", "speaker"]}, "'speaker'"),
         (speech(), {"tokens": Letters()}, "length"),
         (speech(), {"tokens": Letters(), "length": 4}, "'wave'"),
-        (speech(), {"tokens": Letters(), "length": 0}, "length is 0"),
-        (speech(), {"tokens": "letters", "length": 4}, "tokens is 'letters'"),
         (SimpleNamespace(with_format=None, column_names=["x"]), {}, "stream"),
         (HubSplits(train=speech()), {}, "['train']"),
         (speech().with_format("custom"), {}, "transform"),  # as after with_transform

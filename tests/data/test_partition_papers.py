@@ -118,11 +118,3 @@ def test_aligned_images_are_drawn_evenly_and_for_each_client_by_itself():
     assert (split.indices.bincount() / 1500 - 1).abs().max() < 0.06
     pairs = split.indices.view(3000, 4)
     assert len(pairs.unique(dim=0)) == 36  # any two of four, twice
-
-
-def test_aligned_is_no_partition_scheme_and_refuses_what_does_not_fit():
-    assert not hasattr(schemes, "matched_test_split")
-    with pytest.raises(ValueError, match="0 samples"):
-        matched_test_split(torch.zeros(0, dtype=torch.int64), torch.ones(2, 2))
-    with pytest.raises(ValueError, match=r"shape \(2, 2\).*at least 3"):
-        matched_test_split(labels([1, 1, 1]), torch.ones(2, 2))

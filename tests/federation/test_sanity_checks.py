@@ -85,8 +85,8 @@ def single(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 DATA = {
-    "nan in training": (changed(spoiled), "1 of 1437 training samples of odd"),
-    "nan in the test": (changed(test=spoiled), "1 of 360 test samples of odd"),
+    "nan in training": (changed(spoiled), "training samples.* in 1 of 1,437"),
+    "nan in the test": (changed(test=spoiled), "odd, test samples.* in 1 of 360"),
     "no test": (changed(test=empty), "odd has no test samples"),
     "no training": (changed(empty), "odd has no training samples"),
     "single numbers": (changed(single, single), "odd has single numbers"),
@@ -146,9 +146,8 @@ def test_numpy_arrays_are_refused():
     [
         ("Partition.from_owners(torch.arange(len(y)) % 5, 5)", "5 clients"),
         ("[[0, 1], [2, 3]]", "Partition"),
-        ("Partition.from_lists([[i, i + 1432] for i in range(clients)])", "sample 1437"),
     ],
-    ids=["of other clients", "lists", "of other data"],
+    ids=["of other clients", "lists"],
 )
 def test_odd_partitions_are_refused(made, named, tmp_path, refused):
     (tmp_path / "own.py").write_text(

@@ -201,12 +201,6 @@ def test_an_error_of_the_system_is_no_damage(owner, name, error, tmp_path, monke
     assert names(tmp_path) == before
 
 
-@pytest.mark.parametrize("bad", [{"every": 0}, {"keep": 0}], ids=str)
-def test_numbers_below_one_are_refused(bad, tmp_path):
-    with pytest.raises(ValueError, match=f"{next(iter(bad))} is .*, not 0"):
-        Checkpoint(tmp_path, **bad)
-
-
 @pytest.mark.parametrize(
     ("every", "took", "saved"),
     [

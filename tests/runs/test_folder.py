@@ -84,23 +84,6 @@ def test_a_file_in_a_folder_without_a_run_is_not_written_over(name, tmp_path, ca
     assert (tmp_path / name).read_text() == "a user's"
 
 
-class Moves:
-    """Somebody who gives the folder of a run that is at work another name."""
-
-    def __init__(self, folder: Path, name: str):
-        self.folder, self.name = folder, name
-
-    def on_round_end(self, federation, metrics):
-        self.folder.rename(self.folder.with_name(self.name))
-
-
-def test_a_run_whose_folder_is_moved_says_so_and_can_be_resumed(tmp_path, capsys):
-    run = experiment(tmp_path / "run", callbacks=[Moves(tmp_path / "run", "moved")]).run
-    assert f"{tmp_path / 'run'} was moved or deleted" in sentence(capsys, run)
-    experiment(tmp_path / "moved", "--resume").run()
-    assert jobs.results(tmp_path / "moved")["metrics"][-1]["round"] == "1"
-
-
 def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
     """Also for a resumption and a file of options."""
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -181,21 +181,9 @@ def stepping() -> Any:
     return fl.Algorithm(local=lambda params, lr: Step(params, lr))
 
 
-@dataclass(frozen=True)
-class Gated(fl.Term):
-    mu: float
-
-    def gradient(self, oracle: Any, w: Tensor, v: Any) -> Tensor:
-        return oracle(w) + (self.mu * w if self.mu > 0.2 else 0)
-
-
 @pytest.mark.parametrize(
     ("runs", "words"),
     {
-        "a number that decides": (
-            [{"algorithm": fl.Algorithm(Gated(mu))} for mu in (0.1, 0.3)],
-            ["Gated.mu of term 1 needs one number"],
-        ),
         "variables of a function": (
             [{"algorithm": pulling(mu)} for mu in (0.1, 0.5)],
             ["term 1", "Pull at"],

@@ -73,9 +73,7 @@ def test_an_embedding_keeps_separate_groups_apart():
     assert torch.equal(plane, embedding(features))
 
 
-def test_what_cannot_be_embedded_is_refused(monkeypatch):
-    with pytest.raises(ValueError, match="3"):
-        embedding(torch.rand(3, 2))
+def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "umap", None)
     with pytest.raises(ValueError, match="umap-learn"):
         embedding(torch.rand(9, 2), "umap")

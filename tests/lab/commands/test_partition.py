@@ -118,5 +118,5 @@ def test_a_full_disk_is_reported_and_leaves_the_file_as_it_was(
     file.write_text("before")
     monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(ENOSPC, os.strerror(ENOSPC))))
     said = sentence(main, ["partition", "digits", option, str(file)])
-    assert f"the disk is full, {file} could not be written" in said
+    assert f"{file} cannot be written (No space left on device)" in said
     assert file.read_text() == "before"

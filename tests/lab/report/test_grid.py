@@ -269,9 +269,3 @@ def test_a_model_that_has_diverged_has_no_score_of_earlier_rounds(tmp_path):
     assert shown.text["test/loss"].tolist() == ["0.7000", ""]
     assert shown.text["last 2, test/loss"].tolist() == ["0.8000", ""]
     assert shown.text["train/loss"].tolist() == ["0.2000"] * 2, "a round without clients is NaN"
-
-
-def test_a_table_of_no_scores_is_refused(tmp_path):
-    run(tmp_path / "a", [0.5])
-    with pytest.raises(ValueError, match="no scores"):
-        compared(tmp_path).table([])
