@@ -274,10 +274,7 @@ def test_a_missing_row_is_noted_once(tmp_path, capsys, monkeypatch):
     [
         ("methods:\n  thrid: {}\n", "no algorithm 'thrid'"),
         ("methods:\n  first: 3\n", "methods.first maps option names to values, not 3"),
-        (
-            "methods:\n  first: {rhoo: 3}\n",
-            "no option 'algorithm.rhoo'; did you mean algorithm.rho",
-        ),
+        ("methods: {first: {rhoo: 3}}\n", "'algorithm.rhoo'; did you mean algorithm.rho"),
         ("methods:\n  first: {algorithm: second}\n", "cannot choose algorithm"),
         ("methods: 0\n", "under methods, not 0"),
         ("methods: {1: {}}\n", "no algorithm 1"),

@@ -70,9 +70,7 @@ class Subject:
     def predictions(self, samples: int | None = None) -> analysis.Predictions:
         """What the model makes of some samples; a UserError if the targets are no classes."""
         if not self.data.classes:
-            raise UserError(
-                f"the targets of {self.run.path} are no classes: choose another analysis"
-            )
+            raise UserError(f"targets of {self.run.path} are no classes: choose another analysis")
         return analysis.predict(self.model, self.data, samples)
 
 
