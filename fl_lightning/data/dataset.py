@@ -155,6 +155,8 @@ class DeviceDataset:
             (b, channels, height, width) float32, normalized, for images; `x[index]` for any other
             tensor; in the structure of `x`.
         """
+        if isinstance(self.x, Tensor):  # in each step
+            return self._input(self.x, index)
         return tree_map(lambda t: self._input(t, index), self.x)
 
     def _input(self, tensor: Tensor, index: Tensor) -> Tensor:
@@ -170,6 +172,8 @@ class DeviceDataset:
 
     def targets(self, index: Tensor) -> Any:
         """The targets of the samples at `index`."""
+        if isinstance(self.y, Tensor):
+            return self._taken(self.y, index)
         return tree_map(lambda t: self._taken(t, index), self.y)
 
     def batches(self, index: Tensor, size: int) -> Iterator[tuple[Any, Any]]:

@@ -253,5 +253,9 @@ def task_of(
             )
         return Task(module, labels_loss(module), (), batch_size)
     found = LOSSES[loss or "cross_entropy"] if isinstance(loss, str | None) else loss
+    if not callable(found):
+        raise UserError(f"the loss is {found!r}: give a name, or a function of output and target")
+    if isinstance(metrics, str):
+        raise UserError(f"metrics is {metrics!r}: give a list, such as metrics=[{metrics!r}]")
     make_metrics(metrics, 0, torch.device("cpu"))
     return Task(module, found, metrics, batch_size)

@@ -194,6 +194,7 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),
     "head": (lambda: trainer(loss="mse").fit(TwoHeads(5, 1), numbers()), ("'left'",)),
     "float16": (partial(fit_linear, torch.float16), ("torch.float16", "float32")),
+    "one metric": (lambda: trainer(loss="mse", metrics="r2").fit(net(), numbers()), ("['r2']",)),
     "bfloat16": (partial(fit_linear, torch.bfloat16), ("torch.bfloat16", "float32")),
     "squeezed": (
         lambda: trainer(batch_size=4).fit(
