@@ -17,7 +17,8 @@ from torchmetrics import Metric, MetricCollection
 from fl_lightning.callbacks.metrics import computed
 from fl_lightning.core.losses import StepOutput, one_number
 from fl_lightning.errors import ModelError
-from fl_lightning.training.stand_in import Logged, StandIn, Totals, logged
+from fl_lightning.training.logged import Logged, Totals, logged
+from fl_lightning.training.stand_in import StandIn
 
 Part = Literal["validation", "test"]
 

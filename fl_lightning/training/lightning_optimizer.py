@@ -15,7 +15,7 @@ from fl_lightning.core.algorithm import LocalFactory
 from fl_lightning.core.curves import OfRound
 from fl_lightning.errors import ModelError, first_sentence
 from fl_lightning.optim import GradientTransform
-from fl_lightning.training.words import SIMPLE, call_text, public
+from fl_lightning.training.texts import SIMPLE, call_text, public
 
 
 def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory, OfRound, str]:

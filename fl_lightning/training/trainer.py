@@ -24,8 +24,9 @@ from fl_lightning.training import arguments, parts
 from fl_lightning.training.lightning_module import set_up
 from fl_lightning.training.lightning_task import task_of
 from fl_lightning.training.session import Parts, Session
+from fl_lightning.training.texts import loss_text
 from fl_lightning.training.together import fit_together
-from fl_lightning.training.words import as_arguments, loss_text, speaking_of_arguments
+from fl_lightning.training.words import as_arguments, speaking_of_arguments
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -1,0 +1,90 @@
+"""What the steps of a LightningModule log, and its totals over batches."""
+
+from collections.abc import Callable
+from math import nan
+from numbers import Number
+from operator import add
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torchmetrics import Metric
+
+from fl_lightning.errors import ModelError
+
+REDUCTIONS: dict[str, Callable[[float, float], float]] = {
+    "mean": add,  # of numbers times their weights
+    "sum": add,
+    "min": min,
+    "max": max,
+}
+"""How numbers of two batches become one, by `reduce_fx` of `self.log`."""
+
+
+class Logged(NamedTuple):
+    """What a step logs by a name.
+
+    Attributes:
+        value: A number or a metric.
+        reduction: One of `REDUCTIONS`.
+        size: The weight of the batch in a mean; None: its rows.
+    """
+
+    value: Any
+    reduction: str
+    size: int | None
+
+
+def logged(
+    kind: str,
+    name: str,
+    value: Any,
+    prog_bar: bool = False,
+    logger: bool | None = None,
+    on_step: bool | None = None,
+    on_epoch: bool | None = None,
+    reduce_fx: str | Callable[..., Any] = "mean",
+    *_: Any,
+    batch_size: int | None = None,
+    **__: Any,
+) -> Logged:
+    """What `self.log(name, value, ...)` of a module of class `kind` asks for.
+
+    Raises:
+        ModelError: If the value is no single number, or there is no such reduction.
+    """
+    number = value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, Number | Metric)
+    if not number:
+        given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.60}"
+        raise ModelError(f"{kind} logs {name!r} of {given}: log one number")
+    reduction = getattr(reduce_fx, "__name__", reduce_fx)
+    if reduction not in REDUCTIONS:
+        raise ModelError(
+            f"{kind} logs {name!r} with reduce_fx={reduction!r}: give one of "
+            f"{', '.join(REDUCTIONS)}"
+        )
+    return Logged(value, reduction, batch_size)
+
+
+class Totals:
+    """Numbers of batches, reduced as they are logged."""
+
+    def __init__(self) -> None:
+        self._found = dict[str, tuple[str, float, float]]()  # reduction, number, weight
+
+    def add(self, name: str, one: Logged, rows: int) -> None:
+        """Add the number of a batch of so many rows."""
+        weight = 1.0
+        if one.reduction == "mean":
+            weight = rows if one.size is None else one.size
+        number = weight * float(one.value)
+        if name in self._found:
+            _, before, seen = self._found[name]
+            number, weight = REDUCTIONS[one.reduction](before, number), seen + weight
+        self._found[name] = one.reduction, number, weight
+
+    def results(self) -> dict[str, float]:
+        """The number of all batches by name; NaN where no row counts."""
+        return {
+            name: number if reduction != "mean" else number / weight if weight else nan
+            for name, (reduction, number, weight) in self._found.items()
+        }
