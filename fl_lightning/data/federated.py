@@ -53,10 +53,10 @@ class FederatedData:
         parts: By the name of a part with owners, "test" or "validation", its rows of each client.
         names: The names of the clients: the sorted owners as texts, else "0", "1", ...
         unit: Origin and size of the unit of the target, if it was standardized.
+        scheme: The partition scheme of `fl_lightning.partitions` that `clients` was, or None.
 
     Raises:
-        UserError: If rows, owners and parts do not fit together, or hold texts, NaN or infinite
-            numbers.
+        UserError: If rows, owners and parts do not fit together, or hold texts, NaN or infinity.
 
     Example::
 

@@ -111,7 +111,7 @@ class RoundSums:
     ) -> None:
         """Add the result of the client at this position of the cohort.
 
-        `states` are those of the client that must be finite; `logs` is what its terms have logged.
+        `states` are the client's that must be finite; `logs` is what its terms have logged.
 
         Raises:
             TermError: If its message has another structure than the others.

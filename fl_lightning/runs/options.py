@@ -221,7 +221,7 @@ class Options(
 
     @property
     def width(self) -> int:
-        """The clients that train at a time; parallel_clients is of ways that are named."""
+        """The clients that train at a time: `parallel_clients`, or its default under "auto"."""
         return Options.parallel_clients if self.executor == "auto" else self.parallel_clients
 
     @property

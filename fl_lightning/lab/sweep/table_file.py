@@ -42,8 +42,8 @@ class TableFile:
         columns: Options by column. `config` names presets to read after the file, `methods` has
             options by method.
         sweep: Combinations of values; each makes a further column of every column.
-        tune: Combinations of values by row, under "" those of all other rows; a cell shows the best
-            one by the first score.
+        tune: Combinations of values by row, under "" for all other rows; a cell shows the best one
+            by the first score.
         tune_seeds: The seeds with which values are tried, before the best one gets the seeds of the
             table; empty for these.
         chosen: The best combination of values of each row and column, which alone is run; None for
