@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.constraints import (
     FiniteFloat,
@@ -151,7 +152,8 @@ class RelaxedContrastive(Term):
 
         return oracle.of(loss, *layers)(w)
 
-    def _level(self, z: Tensor, y: Tensor) -> Tensor:
+    def _level(self, output: Any, y: Tensor) -> Tensor:
+        z = tree_leaves(output)[0]  # a GRU returns its last states, too
         check_labels(y, len(z))
         S = cosines(z)
         same, me = y[:, None] == y, torch.eye(len(y), dtype=torch.bool, device=y.device)

@@ -79,7 +79,7 @@ ATTRACTION = softplus(0.0 - 0.6) + softplus(0.8 - 0.6) + log(exp(1) + exp(0.8) +
 # as there are two.
 
 
-def contrast(term: RelaxedContrastive, *levels: Tensor, y: Tensor = Y) -> float:
+def contrast(term: RelaxedContrastive, *levels: Any, y: Tensor = Y) -> float:
     activations = {str(i): (None, z) for i, z in enumerate(levels)}
     b = view(loss=vec(10)[0], y=y, activations=activations)
     return loss_of(term, view(layout=view(body_blocks=lambda: [*activations])), b) - 10
@@ -105,6 +105,8 @@ def test_the_levels_are_averaged_and_images_of_features_pooled() -> None:
     term = RelaxedContrastive(tau=1.0, penalty=0.0)
     image = torch.stack([Z - 3, Z + 3], -1)[..., None, :]  # whose mean over space is Z
     assert contrast(term, image) == exactly(ATTRACTION / 3)
+    of_gru = Z[:, None], Z[None, -1]  # the features of each token, and of the last one
+    assert contrast(term, of_gru) == exactly(ATTRACTION / 3)
     alone = Y.new_tensor([0, 1, 2])  # everybody against the other two
     of_all = [log(exp(1) + exp(a) + exp(b)) - 1 for a, b in [(0.6, 0), (0.6, 0.8), (0, 0.8)]]
     assert contrast(term, Z, y=alone) == exactly(sum(of_all) / 3)
