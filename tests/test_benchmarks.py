@@ -1,4 +1,4 @@
-"""The benchmarks that a GPU is to run: each way and each script, tiny, on a CPU."""
+"""The benchmarks that a GPU is to run, and others: each way and script, tiny, on a CPU."""
 
 import os
 import re
@@ -140,3 +140,12 @@ def test_what_is_outside_of_steps_is_timed(run: Callable[..., str]) -> None:
 def test_ceilings_of_a_card_are_measured(run: Callable[..., str]) -> None:
     arguments = ["--clients", "2", "--batch", "2", "--times", "1", "--megabytes", "1"]
     assert run("ceilings", *arguments).count("channels_last") == 7
+
+
+def test_random_combinations_are_trained_in_every_way(
+    run: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = "--first", "28", "--count", "1"
+    assert run("combinations", *arguments) == "equal resumed 1, equal stacked 1, equal together 1\n"
+    assert re.fullmatch(r"28 [0-9a-f]{16}\n", run("combinations", *arguments, "--digests"))
