@@ -57,10 +57,11 @@ class Modifier:
         """
         inner = () if self.inner is None else (self.inner,)
         for added, term in product((*inner, *self.outer), algorithm.terms):
-            for role in sorted(term.roles & added.roles):
+            for role in sorted({*term.roles} & {*added.roles}):
+                does = _DOES.get(role, f"has the tag {role!r}")
                 raise UserError(
                     f"{type(added).__name__} cannot be added, because {type(term).__name__} "
-                    f"already {_DOES[role]}: choose an algorithm without it, or omit the addition"
+                    f"already {does}: choose an algorithm without it, or omit the addition"
                 )
         made = [*inner, *algorithm.terms, *self.outer]
         if self.around is not None:

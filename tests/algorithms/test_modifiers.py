@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from executors import STACKED, assert_agree
-from problems import classification, federation, hard, round_after_round
+from problems import classification, federation, hard, round_after_round, term
 
 from fl_lightning import Algorithm, TermError, algorithms
 from fl_lightning.algorithms import modifiers as M
@@ -164,6 +164,7 @@ def test_what_is_chosen_by_default_adds_nothing() -> None:
         assert default.to(C.fedprox()).terms == C.fedprox().terms
 
 
+MINE = term("Mine", roles=frozenset({"mine"}))
 REFUSED = [
     (C.fedsam(), M.lesam(), "LESAM .* SAM already says where gradients"),
     (C.fedsol(), M.sam(), "SAM .* HeadSOL already says where gradients"),
@@ -186,6 +187,7 @@ REFUSED = [
     (C.fedbabu(), M.head(), "no parameter of the part 'head'"),
     (C.fedavg(), M.word("lora_B"), "no parameter of the part 'lora_B'"),
     (C.local_only(), M.relaxed(), "RelaxedInitialization .* LocalOnly already says where clients"),
+    (Algorithm(MINE), Modifier(outer=(MINE,)), "Mine .* Mine already has the tag 'mine'"),
     (C.scaffold(), M.neighbor(), "does not perturb: .*--perturb sam"),
     (M.lesam().to(C.fedavg()), M.neighbor(), "asks for 1 gradient.*terms such as SAM"),
     (M.last_round().to(C.fedavg()), M.neighbor(), "asks for 1 gradient.*terms such as SAM"),
