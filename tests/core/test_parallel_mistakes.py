@@ -1,5 +1,6 @@
 """Terms that cannot run for several clients in parallel or be compiled, and their messages."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,14 @@ STACKED_ONLY: dict[str, tuple[Callable[..., Any], str]] = {
     "boolean indexing": (in_gradient(lambda g, v: g * g[g > 0].sum()), r"torch\.where"),
     "random numbers": (
         in_gradient(lambda g, v: g + torch.randn_like(g)),
+        "draw by v.uniform",
+    ),
+    "numpy's random numbers": (
+        in_gradient(lambda g, v: g * (1 + 0.1 * np.random.rand())),  # noqa: NPY002
+        "draw by v.uniform",
+    ),
+    "Python's random numbers": (
+        in_gradient(lambda g, v: g * (random.random() < 0.5)),
         "draw by v.uniform",
     ),
     "a sum in place": (a_sum_of_squares, r"as torch\.zeros_like\(w\)"),
