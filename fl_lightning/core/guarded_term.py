@@ -113,7 +113,8 @@ class GuardedTerm(Term):
         *given, v = arguments
         view = StrictView(self.term, self.index, hook, v)
         self.views.append(view)
-        calls, kept, drawn = len(self.views), {**vars(self.term)}, _generators()
+        calls, kept = len(self.views), {**vars(self.term)}
+        drawn = _generators() if is_stacked() else ()
         w: Tensor = next(x for x in given if isinstance(x, Tensor))
         if hook == "gradient":
             given[1] = w = w.detach()  # another tensor than every fact
@@ -121,7 +122,7 @@ class GuardedTerm(Term):
         with _blame(view._where, [*tree_leaves(given), *vars(v).values()]):
             try:
                 value = getattr(self.term, hook)(*given, view)
-                if is_stacked() and _generators() != drawn:
+                if drawn and _generators() != drawn:
                     raise RuntimeError("randomness of numpy or Python is drawn once for all")
             except (TypeError, IndexError, ValueError, AttributeError) as error:
                 if isinstance(error, TermError) or hook != "update" or tree_leaves(given[1]):
@@ -255,7 +256,8 @@ def _depends(number: Tensor, w: Tensor) -> bool:
 
 def _generators() -> tuple[object, ...]:
     """The states of Python's and numpy's global generators."""
-    return random.getstate(), str(np.random.mtrand.get_bit_generator().state)
+    of_numpy = np.random.mtrand.get_bit_generator().state["state"]
+    return random.getstate(), of_numpy["pos"], of_numpy["key"].tobytes()
 
 
 @contextmanager
