@@ -41,12 +41,23 @@ class Modifier:
         outer: Terms outside of all others.
         server: Replaces the server's optimizer.
         around: Makes another term of the algorithm's perturbation.
+
+    Raises:
+        UserError: If inner is no term, or outer no tuple of terms.
     """
 
     inner: Term | None = None
     outer: tuple[Term, ...] = ()
     server: OptimizerFactory | None = None
     around: Callable[[Term], Term] | None = None
+
+    def __post_init__(self) -> None:
+        outer = self.outer if isinstance(self.outer, tuple | list) else (None,)
+        if not isinstance(self.inner, Term | None) or not all(isinstance(t, Term) for t in outer):
+            raise UserError(
+                f"inner of a Modifier is {self.inner!r:.60}, outer {self.outer!r:.60}: give one "
+                "term as inner, a tuple as outer, such as outer=(Extrapolation(),)"
+            )
 
     def to(self, algorithm: Algorithm) -> Algorithm:
         """The algorithm with this addition.
@@ -57,10 +68,11 @@ class Modifier:
         """
         inner = () if self.inner is None else (self.inner,)
         for added, term in product((*inner, *self.outer), algorithm.terms):
-            for role in sorted(term.roles & added.roles):
+            for role in sorted({*term.roles} & {*added.roles}):
+                does = _DOES.get(role, f"has the tag {role!r}")
                 raise UserError(
                     f"{type(added).__name__} cannot be added, because {type(term).__name__} "
-                    f"already {_DOES[role]}: choose an algorithm without it, or omit the addition"
+                    f"already {does}: choose an algorithm without it, or omit the addition"
                 )
         made = [*inner, *algorithm.terms, *self.outer]
         if self.around is not None:

@@ -1,14 +1,18 @@
 """Checks of what a term's author has written: messages name the term, the hook and the fix."""
 
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import FrozenInstanceError, fields, is_dataclass
 from difflib import get_close_matches
-from functools import partial
+from functools import cached_property, partial
 from inspect import isroutine, signature
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
+from torch._C._functorch import get_interpreter_stack
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.losses import one_number
@@ -30,6 +34,12 @@ VISIT = "start", "gradient", "send", "report"
 
 IN_PLACE = "change in place only what is made of w, as torch.zeros_like(w) or w.new_zeros(())"
 """The fix for changes in place of a tensor that all clients share under `vmap`."""
+
+SHARED = (
+    "but all clients share the term: declare what changes as a state, such as "
+    "local = {'g': zeros}, and assign v.g"
+)
+"""The fix for a term that changes itself."""
 
 IN_PARALLEL = {
     "randomness": "draw by v.uniform or v.normal, in `update` by torch",
@@ -54,6 +64,9 @@ def check_declaration(term: Term) -> None:
             f"{name} is a mutable dataclass, whose changes all clients would share: "
             "write @dataclass(frozen=True), and keep changing values in states"
         )
+    for tags in ("roles", "logs", "diagnostics"):
+        if isinstance(declared := getattr(term, tags), str):
+            raise TermError(f"{name} declares {tags} = {declared!r}: write ({declared!r},)")
     for hook, arguments in HOOKS.items():
         given = ", ".join(arguments)
         try:
@@ -100,13 +113,17 @@ class GuardedTerm(Term):
         *given, v = arguments
         view = StrictView(self.term, self.index, hook, v)
         self.views.append(view)
-        calls = len(self.views)
+        calls, kept = len(self.views), {**vars(self.term)}
+        drawn = _generators() if is_stacked() else ()
         w: Tensor = next(x for x in given if isinstance(x, Tensor))
         if hook == "gradient":
-            given[0] = _strict(given[0], view)
+            given[1] = w = w.detach()  # another tensor than every fact
+            given[0] = _strict(given[0], view, w)
         with _blame(view._where, [*tree_leaves(given), *vars(v).values()]):
             try:
                 value = getattr(self.term, hook)(*given, view)
+                if drawn and _generators() != drawn:
+                    raise RuntimeError("randomness of numpy or Python is drawn once for all")
             except (TypeError, IndexError, ValueError, AttributeError) as error:
                 if isinstance(error, TermError) or hook != "update" or tree_leaves(given[1]):
                     raise
@@ -115,6 +132,10 @@ class GuardedTerm(Term):
                     "mean is empty, because clients report nothing: let `report` return what it "
                     "needs"
                 ) from error
+        for name, own in vars(self.term).items():
+            cached = isinstance(getattr(type(self.term), name, None), cached_property)
+            if kept.get(name) is not own and not cached:
+                raise TermError(f"{view._where} assigns self.{name}, {SHARED}")
         for inner in self.views[calls:]:  # a gradient that was asked for may be a state there
             check_unchanged(view._where, inner._kept)
         if hook != "report":
@@ -178,17 +199,27 @@ class StrictView(View):
             raise TermError(f"{self._where} logs {name!r} of shape {shape}: it is one number")
 
 
-def _strict(oracle: Oracle, view: StrictView) -> Oracle:
-    """The oracle that a term receives: it checks the term's losses, which may call no oracle."""
+def _strict(oracle: Oracle, view: StrictView, at: Tensor) -> Oracle:
+    """The oracle that a term receives `at` a point: it checks the term's losses."""
+    transforms = len(get_interpreter_stack() or ())
 
     def checked(loss: Loss, b: ForwardPass) -> Tensor:
         vars(view)["_in_loss"] = True
+        followed = () if is_stacked() else (at.requires_grad_(),)
         try:
             with _blame(f"{view._where}'s loss"):
                 value: Any = loss(b)
+            number = one_number(value, f"{view._where}'s loss", TermError)
+            if number.requires_grad and any(_depends(number, w) for w in followed):
+                raise TermError(
+                    f"{view._where} has a loss that depends on w, where only b has a gradient: add "
+                    "that of a penalty, as oracle.of(loss)(w) + self.mu * w, or compute what is "
+                    "constant before the loss"
+                )
         finally:
             vars(view)["_in_loss"] = False
-        number = one_number(value, f"{view._where}'s loss", TermError)
+            for w in followed:
+                w.requires_grad_(False)
         if b.out.requires_grad and not (number.requires_grad or is_stacked()):
             raise TermError(
                 f"{view._where}'s loss has no gradient: compute it of b.out or b.activations, "
@@ -202,6 +233,11 @@ def _strict(oracle: Oracle, view: StrictView) -> Oracle:
                 f"{view._where}'s loss asks for oracle(w) or oracle.loss(w), but a loss reads its "
                 "own pass only: b.at(w) is the batch at other weights, b.at(w).loss its loss"
             )
+        if len(get_interpreter_stack() or ()) > transforms:
+            raise TermError(
+                f"{view._where} transforms the oracle by torch.func, which cannot be done: call it "
+                "at each point; (oracle(w + e * u) - oracle(w)) / e is the Hessian times u"
+            )
         what = f"{view._where} asks for the gradient or the loss at"
         check_like(w, vars(view)["anchor"], what, "ask at a vector like the model")
         asked = oracle.part(request.index, request.count)
@@ -210,6 +246,18 @@ def _strict(oracle: Oracle, view: StrictView) -> Oracle:
         return asked.loss(w) if request.loss_only else asked(w)
 
     return BatchOracle(evaluate)
+
+
+def _depends(number: Tensor, w: Tensor) -> bool:
+    """Whether a number was computed of a tensor that autograd follows."""
+    (g,) = torch.autograd.grad(number, w, retain_graph=True, allow_unused=True)
+    return g is not None
+
+
+def _generators() -> tuple[object, ...]:
+    """The states of Python's and numpy's global generators."""
+    of_numpy = np.random.mtrand.get_bit_generator().state["state"]
+    return random.getstate(), of_numpy["pos"], of_numpy["key"].tobytes()
 
 
 @contextmanager
@@ -229,6 +277,8 @@ def _blame(where: str, given: Sequence[Any] = ()) -> Iterator[None]:
                 f"{where} asks autograd for a gradient, which records nothing there: take it by "
                 "the oracle or torch.func.grad"
             ) from error
+        if isinstance(error, FrozenInstanceError):
+            raise TermError(f"{where} assigns to self ({error}), {SHARED}") from error
         fix = next((fix for said, fix in IN_PARALLEL.items() if said in str(error)), None)
         if fix and is_stacked() and isinstance(error, RuntimeError):
             raise TermError(

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.guarded_term import check_declaration
+from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.core.rehearsed_round import RehearsedRound, dummy_facts
 from fl_lightning.core.vector import Layout
 from fl_lightning.errors import TermError
@@ -112,7 +112,7 @@ def rehearse(
         check_declaration(term)
     of = layout, w, classes
     facts = (dummy_facts(*of, round, rounds, clients) for round in (0, rounds - 1))
-    with torch.random.fork_rng(devices=[]):  # a loss may draw random numbers
+    with seeded_rng(0, w.device):  # a loss may draw random numbers
         first, last = played = [RehearsedRound(algorithm, of_round, frozen) for of_round in facts]
         cost = _cost(first, last, has_horizon=algorithm.has_horizon)
         for round in played if parallel else ():

@@ -1,7 +1,7 @@
 """One round on random vectors, whose terms are guarded and watched: the first or last of a run."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -103,22 +103,59 @@ class RehearsedRound:
         return origin, direction, *after[:2]
 
     def visit_in_parallel(self, compiled: bool) -> None:
-        """The visit of two clients under `vmap`; of compiled steps, all numbers are tensors."""
+        """The visit of two clients under `vmap`; of compiled steps, all numbers are tensors.
+
+        What the server sends is one tensor for clients of one run, and a row for each of several.
+        """
 
         def as_tensor(fact: Any) -> Any:
             is_number = compiled and isinstance(fact, float | int)
             return self.noise.new_full((), fact) if is_number else fact
 
         facts, coefficients = (tree_map(as_tensor, n) for n in (self.facts, self.coefficients))
-        given, self.parallel = (facts, self.kept, self.server, coefficients), True
-        dims = tree_map(lambda t: 0 if isinstance(t, Tensor) else None, given)
-        rows = tree_map(lambda t: torch.stack([t, t]) if isinstance(t, Tensor) else t, given)
+        of_round = {name: facts.pop(name) for name in ROUND_FACTS}
+        self.parallel = True
         try:
-            vmap(self.visit, dims)(*rows)
+            for several_runs in (False, True):
+                self._in_parallel(facts, (of_round, self.server, coefficients), several_runs)
         except Exception as error:
             if compiled:
                 error.add_note("with --compile all numbers of the view and of curves are tensors")
             raise
+
+    def _in_parallel(self, facts: Facts, shared: tuple[Any, ...], several_runs: bool) -> None:
+        """Start, step and end of two clients, each under its own `vmap`, as in the executor."""
+
+        def rows(tree: Any) -> Any:
+            return tree_map(lambda t: torch.stack([t, t]) if isinstance(t, Tensor) else t, tree)
+
+        dims = tree_map(lambda t: 0 if several_runs and isinstance(t, Tensor) else None, shared)
+        given = rows(shared) if several_runs else shared
+
+        def each(hook: Callable[..., Any], facts: Facts, *own: Any) -> Any:
+            def of_one(shared: tuple[Any, ...], facts: Facts, *own: Any) -> Any:
+                of_round, server, coefficients = shared
+                return hook(self._guarded(coefficients), {**of_round, **facts}, server, *own)
+
+            return vmap(of_one, (dims, 0, *[0] * len(own)))(given, facts, *own)
+
+        def start(method: Algorithm, facts: Facts, server: Any, kept: Any) -> Any:
+            return method.start(facts["anchor"], facts, kept, server)
+
+        def step(method: Algorithm, facts: Facts, server: Any, w: Tensor, kept: Any) -> Any:
+            return method.gradient(BatchOracle(self._evaluate), w, facts, kept, server)
+
+        def end(
+            method: Algorithm, facts: Facts, server: Any, g: Tensor, w: Tensor, kept: Any
+        ) -> Any:
+            return method.send(-g, w - g, facts, kept, server)
+
+        facts = rows(facts)
+        origin, kept = each(start, facts, rows(self.kept))
+        facts = {**facts, "origin": origin}
+        with torch.no_grad():  # as in a local step
+            direction, kept = each(step, facts, origin.clone(), kept)
+        each(end, facts, direction, origin, kept)
 
     def _evaluate(self, w: Tensor, request: Request) -> Tensor:
         """A random gradient, or a positive loss."""

@@ -142,9 +142,19 @@ class Layout:
         return self.flatten([w.new_zeros(0), *(x for x, own in both if own)])
 
     def put(self, part: Part, w: Tensor, values: Tensor) -> Tensor:
-        """A vector with other values, as `take` gives them, in the places of a part (see `of`)."""
+        """A vector with other values, as `take` gives them, in the places of a part (see `of`).
+
+        Raises:
+            UserError: If they are not as many as the part has places.
+        """
         own = self.of(part)
         sizes = [size for size, chosen in zip(self.sizes, own, strict=True) if chosen]
+        if values.shape != (sum(sizes),):
+            shape = tuple(values.shape)
+            raise UserError(
+                f"values of shape {shape} cannot be put into a part of {sum(sizes)} places: give "
+                "v.layout.take(part, values), if they are of the whole vector"
+            )
         new, old = iter(values.split(sizes)), w.split(self.sizes)
         return torch.cat([next(new) if chosen else x for x, chosen in zip(old, own, strict=True)])
 

@@ -83,10 +83,11 @@ class View:
         vars(self)["_mine"] = tuple(states)
 
     def __getattr__(self, name: str) -> Tensor:
-        fix = (
-            f"declare a state as client, server or local = {{'{name}': zeros}}; facts of one "
-            "client reach the server only in the message that `report` returns"
-        )
+        fix = "facts of one client reach the server only in the message that `report` returns"
+        if name not in FACTS:
+            fix = f"declare a state as client, server or local = {{'{name}': zeros}}; {fix}"
+        if name == "origin" and "lr_sum" in vars(self):
+            fix = "a client starts at what `start` returns"
         if name == "lr" and "lr_sum" in vars(self):
             fix = "steps may differ in it: v.lr_sum / v.steps is their mean, of plain SGD"
         known = ", ".join(sorted(k for k in vars(self) if k[0] != "_"))
@@ -98,11 +99,17 @@ class View:
         if name not in self._mine:
             mine = (name for name in self._mine if name[0] != "_")
             allowed = ", ".join(mine) or "no state"
-            raise TermError(
-                f"{self._where} assigns v.{name}, but may assign {allowed} there: declare it, as "
-                f"client = {{'{name}': zeros}} or local = ... for one visit; server states are "
-                "assigned in `update` only"
+            fix = (
+                f"declare it, as client = {{'{name}': zeros}} or local = ... for one visit; server "
+                "states are assigned in `update` only"
             )
+            if name in FACTS:
+                fix = "it is a fact; `send` may assign v.weight, v.bits and v.numbers"
+            raise TermError(
+                f"{self._where} assigns v.{name}, but may assign {allowed} there: {fix}"
+            )
+        if isinstance(value, int | float) and not vars(self)[name].ndim:
+            value = vars(self)[name].new_full((), value)
         check_like(value, vars(self)[name], f"{self._where} assigns v.{name}", "as it began")
         vars(self)[name] = value
 

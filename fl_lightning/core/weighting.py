@@ -17,7 +17,7 @@ class Cohort:
 
     Attributes:
         size: Samples of each client of the cohort over the mean of all clients, (M,).
-        labels: Their class counts, (M, classes).
+        labels: Their class counts, (M, classes), in the dtype of `size`, float64.
     """
 
     size: Tensor

@@ -212,7 +212,8 @@ class LocalTraining:
             return []
         index = torch.tensor(cohort)
         sizes = self.clients.sizes[index] / self.clients.mean_size
-        weights = self.server.algorithm.weight(Cohort(sizes, self.clients.labels_of(index)))
+        labels = self.clients.labels_of(index).to(sizes)  # whose shares have all digits
+        weights = self.server.algorithm.weight(Cohort(sizes, labels))
         fits = isinstance(weights, Tensor) and weights.shape == sizes.shape
         if not (fits and weights.isfinite().all() and weights.min() >= 0 and weights.sum() > 0):
             raise UserError(

@@ -130,6 +130,11 @@ def _chosen(
         raise UserError(
             f"the {kind} is {given!r}: give a name, or a mapping with a name and options"
         )
+    if ".py:" in options["name"]:
+        raise UserError(
+            f"the {kind} is {options['name']!r}, but only the command line reads files: import it, "
+            "and give an Algorithm of its terms"
+        )
     name = options.pop("name").lower().replace("-", "_")
     if name not in known:
         raise UserError(f"there is no {kind} {name!r}{nearest(name, known)}")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from executors import STACKED, assert_agree
-from problems import classification, federation, hard, round_after_round
+from problems import classification, federation, hard, round_after_round, term
 
-from fl_lightning import Algorithm, TermError, algorithms
+from fl_lightning import Algorithm, TermError, UserError, algorithms
 from fl_lightning.algorithms import modifiers as M
 from fl_lightning.algorithms.modifiers import PARTS, Modifier
 from fl_lightning.terms import Clip
@@ -164,6 +164,7 @@ def test_what_is_chosen_by_default_adds_nothing() -> None:
         assert default.to(C.fedprox()).terms == C.fedprox().terms
 
 
+MINE = term("Mine", roles=frozenset({"mine"}))
 REFUSED = [
     (C.fedsam(), M.lesam(), "LESAM .* SAM already says where gradients"),
     (C.fedsol(), M.sam(), "SAM .* HeadSOL already says where gradients"),
@@ -186,10 +187,17 @@ REFUSED = [
     (C.fedbabu(), M.head(), "no parameter of the part 'head'"),
     (C.fedavg(), M.word("lora_B"), "no parameter of the part 'lora_B'"),
     (C.local_only(), M.relaxed(), "RelaxedInitialization .* LocalOnly already says where clients"),
+    (Algorithm(MINE), Modifier(outer=(MINE,)), "Mine .* Mine already has the tag 'mine'"),
     (C.scaffold(), M.neighbor(), "does not perturb: .*--perturb sam"),
     (M.lesam().to(C.fedavg()), M.neighbor(), "asks for 1 gradient.*terms such as SAM"),
     (M.last_round().to(C.fedavg()), M.neighbor(), "asks for 1 gradient.*terms such as SAM"),
 ]
+
+
+@pytest.mark.parametrize("given", [{"outer": MINE}, {"inner": (MINE,)}], ids=["outer", "inner"])
+def test_a_modifier_of_no_terms_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"such as outer=\("):
+        Modifier(**given)
 
 
 @pytest.mark.parametrize(("base", "modifier", "reason"), REFUSED, ids=[r for *_, r in REFUSED])

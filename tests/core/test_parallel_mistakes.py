@@ -1,5 +1,6 @@
 """Terms that cannot run for several clients in parallel or be compiled, and their messages."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,12 @@ def a_few_places(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
     return direction
 
 
+def places_of_a_shared_vector(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    direction = torch.zeros_like(v.c)  # one for all clients of a run
+    direction[:3] = oracle(w)[:3]
+    return direction
+
+
 STACKED_ONLY: dict[str, tuple[Callable[..., Any], str]] = {
     "if on a tensor": (lambda self, oracle, w, v: oracle(w) if w.sum() > 0 else w, r"torch\.where"),
     "int() of the steps": (lambda self, oracle, w, v: int(v.steps) * oracle(w), r"torch\.where"),
@@ -37,8 +44,17 @@ STACKED_ONLY: dict[str, tuple[Callable[..., Any], str]] = {
         in_gradient(lambda g, v: g + torch.randn_like(g)),
         "draw by v.uniform",
     ),
+    "numpy's random numbers": (
+        in_gradient(lambda g, v: g * (1 + 0.1 * np.random.rand())),  # noqa: NPY002
+        "draw by v.uniform",
+    ),
+    "Python's random numbers": (
+        in_gradient(lambda g, v: g * (random.random() < 0.5)),
+        "draw by v.uniform",
+    ),
     "a sum in place": (a_sum_of_squares, r"as torch\.zeros_like\(w\)"),
     "places of a new vector": (a_few_places, r"as torch\.zeros_like\(w\)"),
+    "places of a shared vector": (places_of_a_shared_vector, r"as torch\.zeros_like\(w\)"),
     "numpy": (
         in_gradient(lambda g, v: torch.from_numpy(np.sign(g.numpy()))),
         "functions of torch, not of numpy",

@@ -74,11 +74,27 @@ MISTAKES: dict[str, dict[str, tuple[Callable[..., Any], str]]] = {
             lambda self, oracle, w, v: torch.autograd.grad((w + oracle(w)).sum(), w)[0],
             r"torch\.func\.grad",
         ),
+        "differentiates the oracle": (
+            lambda self, oracle, w, v: torch.func.grad(oracle.loss)(w),
+            "by torch.func",
+        ),
+        "maps the oracle": (
+            lambda self, oracle, w, v: torch.func.vmap(oracle)(w.expand(2, -1))[0],
+            "by torch.func",
+        ),
+        "penalizes the weights in a loss": (
+            lambda self, oracle, w, v: oracle.of(lambda b: b.loss + (w - v.anchor).dot(w))(w),
+            r"depends on w.* oracle\.of\(loss\)\(w\) \+",
+        ),
+        "keeps a gradient in itself": (
+            lambda self, oracle, w, v: vars(self).setdefault("g", oracle(w)),
+            r"self\.g.* as local = ",
+        ),
         "reads the learning rate": (in_gradient(lambda g, v: v.lr * g), MEAN_RATE),
     },
     "start": {
         "returns nothing": (lambda self, w, v: None, "vector like the model"),
-        "reads where it starts": (lambda self, w, v: v.origin, "It can read"),
+        "reads where it starts": (lambda self, w, v: v.origin, "what `start` returns"),
         "changes the weights in place": (lambda self, w, v: w.mul_(2), r"return w \+ x"),
     },
     "report": {
@@ -144,6 +160,7 @@ DECLARED = {
         {"server": {"c": torch.zeros_like}},
         r"state 'c' of Mistaken cannot begin .* takes \(first, now\)",
     ),
+    "the tags are one text": ({"roles": "server"}, r"roles = 'server': write \('server',\)"),
     "a hook is misspelt": (
         {"gradiant": in_gradient(lambda g, v: -g)},
         "Mistaken has .* 'gradiant', .* is 'gradient'",
@@ -165,6 +182,17 @@ def test_a_term_may_not_change_itself():
 
     with pytest.raises(TermError, match=r"Shrinking .* @dataclass\(frozen=True\)"):
         federation(Algorithm(Shrinking()))
+
+
+def test_a_term_of_dataclass_that_changes_itself_is_told_of_states():
+    @dataclass(frozen=True)
+    class Keeping(Term):
+        def gradient(self, oracle, w, v):
+            self.g = oracle(w)
+            return self.g
+
+    with pytest.raises(TermError, match=r"Keeping\.gradient assigns .*'g'.* as local = "):
+        federation(Algorithm(Keeping()))
 
 
 def only_in_last_round(hook: str, code: Callable[..., Any]) -> Callable[..., Any]:

@@ -206,6 +206,12 @@ def test_parts_of_a_model(part: Any, names: list[str]) -> None:
     assert (run.layout.names, run.untrained) == (names, others)
 
 
+def test_a_whole_vector_put_into_a_part_is_refused() -> None:
+    w = torch.arange(float(D))
+    with pytest.raises(UserError, match=r"v\.layout\.take\(part, values\)"):
+        layout(classifier()).put("head", w, w)
+
+
 def test_an_initializer_may_see_the_layout() -> None:
     sizes = OfLayout(lambda first, now, layout: now.new_tensor([float(s) for s in layout.sizes]))
     run = federation(Algorithm(term(server={"sizes": sizes})))

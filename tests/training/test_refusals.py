@@ -106,6 +106,7 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "precision": (lambda: trainer(precision="64-true"), ("32-true",)),
     "algorithm": (lambda: trainer("fedag"), ("fedavg",)),
     "a number": (lambda: trainer(3), ("3", "name")),
+    "a file": (lambda: trainer("mine.py:fedmine"), ("'mine.py:fedmine'", "an Algorithm")),
     "a function": (lambda: trainer(fl.algorithms.fedavg), ("function", "an Algorithm")),
     "of algorithm": (lambda: trainer({"name": "fedprox", "nu": 1}), ("mu",)),
     "modifier": (lambda: trainer({"name": "scaffold", "perturb": "lesm"}), ("lesam",)),
