@@ -152,7 +152,7 @@ class Session:
             run.path,
             parse_interval(o.checkpoint_every),
             o.keep_checkpoints,
-            [*scored, *own],
+            [*scored, *own, run.config],
             monitor=monitor,
             upwards=directions.get(monitor),
         )
