@@ -79,6 +79,16 @@ class Job:
             return "missing"
         return "finished" if Run(self.folder, found).ended else "begun"
 
+    def take_from(self, runs: Mapping[Path, Config | None]) -> None:
+        """Take the folder of the first of these runs with the options of this one, if any."""
+        fitting = (path for path, found in runs.items() if found and self.fits(found))
+        self.folder = next(fitting, self.folder)
+
+    def leave_taken_folder(self) -> None:
+        """Take another folder if a table has begun a run of other options in this one since."""
+        if self.state == "missing" and (self.folder / "config.yaml").exists():
+            self.folder = _free(self.folder, {*self.folder.parent.iterdir()})
+
     def fits(self, found: Config) -> bool:
         """Whether a run has the options of this one."""
         if any(found[option] != self.config[option] for option in ("algorithm", "seed")):
@@ -105,7 +115,7 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
     Those in the folder `runs` with the options of a job are the job's.
     """
     jobs, by_results = list[Job](), dict[Hashable, Job]()
-    existing = {path: _config(path) for path in folders_of_runs(runs)}
+    existing = _existing(runs)
     for (cell, line), seed in product(command_lines(table), table.seeds):
         argv = [*line, *further, "--seed", str(seed), "--devices", "1"]
         experiment = experiment_of(str(recipe), argv)
@@ -127,11 +137,16 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
         rounds, logs = whole.config["rounds"], runs / "logs"
         own = config, rounds, defaults, [cell], folder, logs, _program(experiment)
         job = Job(recipe, argv, further, *own)
-        fitting = (path for path, found in existing.items() if found and job.fits(found))
-        job.folder = next(fitting, folder)
+        job.take_from(existing)
         jobs.append(job)
         by_results[results] = job
     return jobs
+
+
+def find_moved(jobs: Sequence[Job]) -> None:
+    """Find the runs of jobs that have left a taken folder."""
+    for job in (job for job in jobs if job.state == "missing"):
+        job.take_from(_existing(job.logs.parent))
 
 
 def command_lines(table: TableFile) -> Iterator[tuple[Cell, list[str]]]:
@@ -167,6 +182,10 @@ def _as_flags(options: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _existing(runs: Path) -> dict[Path, Config | None]:
+    return {path: _config(path) for path in folders_of_runs(runs)}
+
+
 def _config(folder: Path) -> Config | None:
     """The options of the run in a folder; None if there is none that can be read."""
     with suppress(OSError, ValueError, AttributeError, TypeError):
@@ -196,9 +215,13 @@ def _new_folder(runs: Path, cell: Cell, seed: int, taken: Collection[Path]) -> P
     One that another command has begun since is none of those taken: it holds the same run.
     """
     labels = "-".join(_slug(part) for part in (cell.column, cell.row, cell.tuned) if part)
-    name = f"{labels.encode()[:200].decode(errors='ignore')}-s{seed}"
-    folders = chain([runs / name], (runs / f"{name}-{number}" for number in count(2)))
-    return next(f for f in folders if f not in taken)
+    return _free(runs / f"{labels.encode()[:200].decode(errors='ignore')}-s{seed}", taken)
+
+
+def _free(folder: Path, taken: Collection[Path]) -> Path:
+    """The folder, or the first of <folder>-2, <folder>-3, ... that is not taken."""
+    further = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+    return next(f for f in chain([folder], further) if f not in taken)
 
 
 def _slug(text: str) -> str:

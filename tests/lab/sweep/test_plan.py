@@ -11,7 +11,7 @@ from tables import DIGITS, METHODS, SMALL, finished, options
 from fl_lightning.__main__ import main
 from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.lab.commands.table import TableOptions
-from fl_lightning.lab.sweep.plan import plan
+from fl_lightning.lab.sweep.plan import find_moved, plan
 from fl_lightning.lab.sweep.stacks import run_stack, stacked
 from fl_lightning.lab.sweep.table_file import TableFile
 
@@ -184,6 +184,19 @@ def test_a_run_of_another_table_in_the_folder_is_not_taken(planned):
     assert jobs[0].folder == others[0].folder
     finished(others[0], 0.5, 0.6)
     assert (jobs[0].state, others[0].state) == ("missing", "finished")
+
+
+def test_a_run_leaves_the_folder_that_another_table_has_taken_since(planned):
+    (job, _), (other, _) = planned(SMALL + METHODS), planned(SMALL + METHODS, "--clients", "5")
+    finished(other, 0.5, 0.6)
+    for each in (job, other):
+        each.leave_taken_folder()
+    assert (job.folder.name, other.folder.name) == ("fedavg-s0-2", "fedavg-s0")
+    finished(job, 0.5, 0.6)
+    (again, _) = planned(SMALL + METHODS)
+    again.folder = other.folder  # as the process has it that has not moved
+    find_moved([again])
+    assert (again.folder, again.state) == (job.folder, "finished")
 
 
 def test_data_and_models_of_the_package_are_known_by_name_in_every_recipe(planned):
