@@ -87,8 +87,10 @@ def test_the_direction_of_a_name_does_not_depend_on_its_capitals(tag):
     assert make_score(tag).higher_is_better is True
 
 
-@pytest.mark.parametrize("tag", ["clients/accuracy_std", "clients/r2_std", "val_acc_std"])
-def test_a_larger_deviation_over_clients_is_not_better(tag):
+@pytest.mark.parametrize(
+    "tag", ["clients/accuracy_std", "clients/r2_std", "val_acc_std", "train/accuracy gap"]
+)
+def test_a_larger_deviation_or_gap_is_not_better(tag):
     assert make_score(tag).higher_is_better is None
 
 
