@@ -80,7 +80,8 @@ def grid(
         if lacking := [str(runs[k].path) for k in results.index[results["value"].isna()]]:
             if len(lacking) == len(runs):
                 raise UserError(
-                    f"no run has recorded {score.name} as a number: choose another score"
+                    f"no run has recorded {score.name} as a number: choose another score, or add "
+                    "the callback that records it"
                 )
             notes.append(
                 f"{score.name} is blank where it was not recorded, or NaN: {', '.join(lacking)}"

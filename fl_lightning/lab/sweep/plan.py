@@ -3,30 +3,40 @@
 import re
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from inspect import signature
 from itertools import chain, count, product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from fl_lightning.algorithms.modifiers import PARTS
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.argv import flag_of, given, last_value
 from fl_lightning.cli.choices import find_function
 from fl_lightning.cli.config_files import included
 from fl_lightning.cli.recipes import experiment_of, run_recipe
 from fl_lightning.core.programs import program_of
-from fl_lightning.errors import UserError
+from fl_lightning.distributed.launch_options import LaunchOptions
+from fl_lightning.errors import UserError, nearest
 from fl_lightning.lab.report.comparison import format_value
+from fl_lightning.lab.report.score import score as make_score
 from fl_lightning.lab.sweep.axes import joined
 from fl_lightning.lab.sweep.table_file import TableFile
 from fl_lightning.runs.config import Config, component_defaults, folders_of_runs
 from fl_lightning.runs.config_yaml import flat
 from fl_lightning.runs.effect import EXTENT, NONE, NUMBERS, ROUNDING
+from fl_lightning.runs.options import Options
 from fl_lightning.runs.run import Run
 from fl_lightning.training.together import refusal
 
 RESULTS = NUMBERS, EXTENT
 """Effects of the options that a run must share with a cell to be the cell's."""
+
+GENERAL = (
+    *(f.name for of in (Options, LaunchOptions) for f in fields(of)),
+    *("data", "model", "augment", "partition", "algorithm", *PARTS),
+)
+"""Options that a column may give to a method beside its coefficients."""
 
 
 class Cell(NamedTuple):
@@ -118,8 +128,12 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
     existing = _existing(runs)
     for (cell, line), seed in product(command_lines(table), table.seeds):
         argv = [*line, *further, "--seed", str(seed), "--devices", "1"]
-        experiment = experiment_of(str(recipe), argv)
-        config = experiment.config
+        try:
+            experiment = experiment_of(str(recipe), argv)
+            config = experiment.config
+        except UserError as error:
+            error.add_note(f"in the cell {joined(*cell)!r}")
+            raise
         if same := by_results.get(results := _results(config)):
             if differ := same.config.differences(config, ROUNDING, NONE):
                 both = f"{joined(*same.cells[0])!r} and {joined(*cell)!r}"
@@ -140,6 +154,9 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
         job.take_from(existing)
         jobs.append(job)
         by_results[results] = job
+    for score in map(make_score, table.scores):
+        if score.needs and not any(job.config[score.needs] for job in jobs):
+            raise UserError(f"no run would record {score.name}: add {flag_of(score.needs)}")
     return jobs
 
 
@@ -169,6 +186,9 @@ def _flags(table: TableFile, *parts: Mapping[str, Any]) -> list[str]:
         method = last_value(argv, "--algorithm") or table.algorithm
         row = methods.get(method, {})
         own = signature(find_function("algorithm", ALGORITHMS, method)).parameters if row else ()
+        known = *own, *GENERAL
+        if wrong := [o for o in row if "." not in o and o.replace("-", "_") not in known]:
+            raise UserError(f"{method} has no option {wrong[0]!r}{nearest(wrong[0], known)}")
         argv += _as_flags({f"algorithm.{k}" if k in own else k: v for k, v in row.items()})
     return [word for name in configs for word in ("--config", name)] + argv
 

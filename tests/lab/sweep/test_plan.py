@@ -10,6 +10,7 @@ from tables import DIGITS, METHODS, SMALL, finished, options
 
 from fl_lightning.__main__ import main
 from fl_lightning.cli.recipes import experiment_of
+from fl_lightning.errors import UserError
 from fl_lightning.lab.commands.table import TableOptions
 from fl_lightning.lab.sweep.plan import find_moved, plan
 from fl_lightning.lab.sweep.stacks import run_stack, stacked
@@ -28,6 +29,23 @@ def test_a_cell_has_the_options_of_its_row_column_and_sweep(planned):
     found = options(jobs, "algorithm", "lr", "algorithm.rho", "partition", "batch_size")
     assert found[1] == ("fedsam", 0.3, 0.4, "dirichlet", 8)
     assert found[-1] == ("fedsam", 0.05, 0.2, "iid", 16)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"), [("rhoo: 0.1", "fedsam .*'rhoo'.* rho"), ("rho: -0.1", "rho of fedsam")]
+)
+def test_a_wrong_option_of_a_columns_method_is_refused(option, words, planned):
+    column = f"columns: {{mild: {{methods: {{fedsam: {{{option}}}}}}}}}\n"
+    with pytest.raises(UserError, match=words):
+        planned(SMALL + METHODS + column)
+
+
+@pytest.mark.parametrize(
+    ("score", "needed"), [("gradients_to:50", "--callback"), ("personal", "--finetune-epochs")]
+)
+def test_a_score_that_no_run_would_record_is_refused_before_the_runs(score, needed, planned):
+    with pytest.raises(UserError, match=needed):
+        planned(f"{SMALL}{METHODS}score: [last, '{score}']\n")
 
 
 def test_methods_of_a_table_may_be_your_own(planned, tmp_path):
