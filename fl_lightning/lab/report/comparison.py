@@ -143,8 +143,10 @@ def _distinct(runs: Sequence[Run], labels: Mapping[str, str]) -> tuple[list[Run]
             but = "" if _agree(run, kept) else ", but other numbers"
             notes.append(f"{run.path} is left out: it has the options and seed of {kept.path}{but}")
     for run in longest.values():
-        if run.ended is None and run.rounds < (rounds := run.config["rounds"]):
-            notes.append(f"{run.path} is at round {run.rounds} of {rounds}")
+        if run.ended is None:
+            rounds = run.config["rounds"]
+            failed = ", but has failed or is still at work" if run.rounds >= rounds else ""
+            notes.append(f"{run.path} is at round {run.rounds} of {rounds}{failed}")
     return [run for run in evaluated if run in longest.values()], notes
 
 

@@ -118,6 +118,11 @@ def test_what_is_left_out_or_unfinished_is_noted(tmp_path):
     ]
 
 
+def test_a_run_that_failed_after_its_last_round_is_noted(tmp_path):
+    (run(tmp_path / "a", [0.5]) / "environment.yaml").write_text("")
+    assert "round 1 of 1, but has failed" in compared(tmp_path).notes[0]
+
+
 def test_the_best_method_of_each_column_is_marked(tmp_path):
     for alpha, scores in (0.1, (0.5, 0.6)), (1.0, (0.9, 0.8)):
         for algorithm, score in zip(("fedavg", "scaffold"), scores, strict=True):
