@@ -68,7 +68,8 @@ def grid(
     made = [*{score.name: score for score in named}.values()]
     known = published or {}
     columns = [""] * len(runs) if columns is None else columns
-    first = columns.categories if isinstance(columns, Categorical) else ()
+    first = map(str, columns.categories) if isinstance(columns, Categorical) else ()
+    rows, columns = [*map(str, rows)], [*map(str, columns)]  # or numbers, as of an option
     headings = [*dict.fromkeys([*first, *(c for row in known.values() for c in row), *columns])]
     names = [*dict.fromkeys([*known, *rows])]
     if over and over not in names:
@@ -89,7 +90,7 @@ def grid(
         if short := int(results["short"].sum()):
             which = f"{short} of the {len(runs)} runs have" if len(runs) > 1 else "the run has"
             notes.append(f"{score.name}: {which} fewer evaluations, and the mean is over all")
-        cells = _cells(results.assign(row=[*rows], column=[*columns]), score, spread)
+        cells = _cells(results.assign(row=rows, column=columns), score, spread)
         cells = cells.reindex(every).assign(published=nan)
         if not place:
             cells["published"] = [known.get(row, {}).get(column, nan) for row, column in every]

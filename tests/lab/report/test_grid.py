@@ -271,3 +271,10 @@ def test_a_model_that_has_diverged_has_no_score_of_earlier_rounds(tmp_path):
     assert shown.text["test/loss"].tolist() == ["0.7000", ""]
     assert shown.text["last 2, test/loss"].tolist() == ["0.8000", ""]
     assert shown.text["train/loss"].tolist() == ["0.2000"] * 2, "a round without clients is NaN"
+
+
+def test_rows_and_columns_may_be_named_by_numbers(tmp_path):
+    runs = [Run.read(run(tmp_path / str(alpha), [0.5], alpha=alpha)) for alpha in (0.1, 1.0)]
+    values = [r.config["partition.alpha"] for r in runs]
+    assert [*report.grid(runs, values, scores=["best"]).text["method"]] == ["0.1", "1.0"]
+    assert [*report.grid(runs, ["a", "a"], values, ["best"]).text] == ["method", "0.1", "1.0"]
