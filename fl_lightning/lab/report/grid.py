@@ -200,9 +200,10 @@ def _shown(name: str, value: float, mean: float, digits: int) -> str:
 def _caption(scores: Sequence[Score], numbers: DataFrame, spread: str) -> str:
     """A sentence that says what the numbers are."""
     words = [f"{scores[0].name}:"] if len(scores) == 1 and any(numbers["column"]) else []
-    if any(score.name.endswith(", %") for score in scores):
-        whose = "each client's" if all(s.spread == "clients" for s in scores) else "the global"
-        words.append(f"test accuracy of {whose} model,")
+    accuracies = [score for score in scores if score.name.endswith(", %")]
+    whose = {"each client's" if s.spread == "clients" else "the global" for s in accuracies}
+    if whose:
+        words.append(f"test accuracy of {' or '.join(sorted(whose, reverse=True))} model,")
     if deviates := numbers["deviation"].notna().any():
         words.append("mean ± standard deviation over")
     counts = sorted({int(runs) for runs in numbers["runs"] if runs}) or [0]

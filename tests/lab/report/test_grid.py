@@ -61,6 +61,8 @@ def test_clients_own_models_are_scored_with_their_deviation_over_clients(tmp_pat
     assert row["worst 10% of clients, %"] == "0.00"
     assert row["worst 20% of clients, %"] == "5.00 ± 5.00"
     assert other["own models, %"] == ""
+    both = compared(tmp_path).table(["personal", "last"]).caption
+    assert "of the global or each client's model" in both
 
 
 def test_the_best_of_a_metric_is_by_the_direction_that_runs_have_recorded(tmp_path):
