@@ -114,9 +114,24 @@ class Job:
         now = ["--on-divergence", self.config["on_divergence"], "--devices", "1"]
         return [*folder, "--resume", *self.further, *now]
 
+    def check(self, now: Config) -> None:
+        """Raise a UserError if files that the table has read give other options by now."""
+        if edited := self.config.differences(now, *RESULTS):
+            which = f"{edited[0]} was {self.config.get(edited[0])} and is now {now.get(edited[0])}"
+            raise UserError(
+                f"{which}: a file was edited while the table ran; give the command again to read it"
+            )
+
     def run(self) -> None:
-        """Begin or resume the run in this process."""
-        run_recipe(str(self.recipe), self.command())
+        """Begin or resume the run in this process.
+
+        Raises:
+            UserError: See `check`.
+        """
+        command = self.command()
+        if self.state == "missing":
+            self.check(experiment_of(str(self.recipe), command).config)
+        run_recipe(str(self.recipe), command)
 
 
 def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()) -> list[Job]:

@@ -10,7 +10,7 @@ from typing import TextIO
 from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.distributed.signals import EXIT_PREEMPTED
-from fl_lightning.errors import ModelError, TermError
+from fl_lightning.errors import ModelError, TermError, UserError
 from fl_lightning.federation.lockstep import ProgramError
 from fl_lightning.lab.sweep.plan import Job
 from fl_lightning.training.together import fit_together
@@ -80,8 +80,10 @@ def run_stack(jobs: Stack, logs: Sequence[TextIO]) -> int:
     runs = [(experiment.session(), experiment.parts) for experiment in experiments]
     errors: Sequence[BaseException | None]
     try:
+        for job, experiment in zip(jobs, experiments, strict=True):
+            job.check(experiment.config)
         errors = fit_together(runs, contexts)
-    except ProgramError as refused:
+    except UserError as refused:
         errors = [refused] * len(jobs)
     codes = list[int]()
     for job, error, context in zip(jobs, errors, contexts, strict=True):

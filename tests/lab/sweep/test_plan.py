@@ -217,6 +217,14 @@ def test_a_run_leaves_the_folder_that_another_table_has_taken_since(planned):
     assert (again.folder, again.state) == (job.folder, "finished")
 
 
+def test_a_run_does_not_begin_once_a_file_of_its_table_was_edited(planned, tmp_path):
+    (job, _) = planned(SMALL + METHODS)
+    (tmp_path / "table.yaml").write_text(SMALL + METHODS + "batch_size: 7\n")
+    with pytest.raises(UserError, match="batch_size was 16 and is now 7"):
+        job.run()
+    assert job.state == "missing"
+
+
 def test_data_and_models_of_the_package_are_known_by_name_in_every_recipe(planned):
     jobs = planned(SMALL + "rows: {fedavg: {}}\ncolumns: {a: {data: svhn, model: vgg11}, b: {}}\n")
     assert options(jobs, "data", "model") == [("svhn", "vgg11"), ("digits", "mlp")]
