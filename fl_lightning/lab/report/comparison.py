@@ -140,7 +140,7 @@ def _distinct(runs: Sequence[Run], labels: Mapping[str, str]) -> tuple[list[Run]
     for key, run in sorted(zip(keys, evaluated, strict=True), key=lambda pair: -pair[1].rounds):
         kept = longest.setdefault(key, run)
         if kept is not run:
-            but = "" if _agree(run, kept) else ", but other numbers"
+            but = "" if _agree(run, kept) else ", but other numbers: label its folder to keep it"
             notes.append(f"{run.path} is left out: it has the options and seed of {kept.path}{but}")
     for run in longest.values():
         if run.ended is None:

@@ -113,7 +113,7 @@ def test_what_is_left_out_or_unfinished_is_noted(tmp_path):
     assert comparison.notes == [
         f"{tmp_path / 'd'} has not been evaluated yet and is left out",
         f"{tmp_path / 'a'} is left out: it has {kept}",
-        f"{tmp_path / 'c'} is left out: it has {kept}, but other numbers",
+        f"{tmp_path / 'c'} is left out: it has {kept}, but other numbers: label its folder to keep it",
         f"{tmp_path / 'b'} is at round 3 of 9",
     ]
 
