@@ -112,6 +112,8 @@ class Job:
             return [*self.argv, *folder]
         # not what the folder says: a run that has diverged may go on as the table says now
         now = ["--on-divergence", self.config["on_divergence"], "--devices", "1"]
+        if own := self.config.identity(EXTENT).get("data_dir"):
+            now += ["--data-dir", own]  # of a project that has moved
         return [*folder, "--resume", *self.further, *now]
 
     def check(self, now: Config) -> None:
