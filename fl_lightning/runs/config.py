@@ -122,13 +122,12 @@ class Config(dict[str, Any]):
                 "another run"
             )
 
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds of it: `config.yaml` may be edited."""
-        return dict(self)
+    def check_saved(self, before: Mapping[str, Any]) -> None:
+        """Raise a UserError unless the rounds of a checkpoint, which holds these, had the options.
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raise a UserError unless the rounds of a checkpoint had these options."""
-        Config({**DEFAULTS, **state}).check_resumption(self)
+        `config.yaml` may have been edited.
+        """
+        Config({**DEFAULTS, **before}).check_resumption(self)
 
     def _effect(self, name: str) -> Effect:
         if name == "data_dir" and self._has_own_folder:

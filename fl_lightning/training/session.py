@@ -152,9 +152,10 @@ class Session:
             run.path,
             parse_interval(o.checkpoint_every),
             o.keep_checkpoints,
-            [*scored, *own, run.config],
+            [*scored, *own],
             monitor=monitor,
             upwards=directions.get(monitor),
+            config=run.config,
         )
         if o.resume:
             checkpoint.resume(federation)
