@@ -179,8 +179,10 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
 
 def find_moved(jobs: Sequence[Job]) -> None:
     """Find the runs of jobs that have left a taken folder."""
-    for job in (job for job in jobs if job.state == "missing"):
-        job.take_from(_existing(job.logs.parent))
+    missing = [job for job in jobs if job.state == "missing"]
+    existing = _existing(missing[0].logs.parent) if missing else {}
+    for job in missing:
+        job.take_from(existing)
 
 
 def command_lines(table: TableFile) -> Iterator[tuple[Cell, list[str]]]:
