@@ -19,6 +19,7 @@ from fl_lightning.core.network import uncompiled
 from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.files import atomic
+from fl_lightning.runs.config import Config
 from fl_lightning.runs.run import higher_is_better, saved_rounds
 
 SPACING = 20
@@ -46,6 +47,7 @@ class Checkpoint:
             have `state_dict()` and `load_state_dict(state)`, as in a Lightning Trainer.
         monitor: The scalar that is best in `best.pt`.
         upwards: Whether its highest value is best; None goes by its name.
+        config: The options of the run, which a resumed run must have; None compares none.
     """
 
     def __init__(
@@ -56,9 +58,10 @@ class Checkpoint:
         callbacks: Sequence[Any] = (),
         monitor: str = "test/accuracy",
         upwards: bool | None = None,
+        config: Config | None = None,
     ):
         self.run, self.folder, self.every, self.keep = folder, folder / "checkpoints", every, keep
-        self.monitor = monitor
+        self.monitor, self.config = monitor, config
         self.upwards = higher_is_better(monitor) if upwards is None else upwards
         stateful = [
             c for c in callbacks if hasattr(c, "state_dict") and hasattr(c, "load_state_dict")
@@ -133,6 +136,7 @@ class Checkpoint:
                 "best": self.best,
                 "last_only": sorted(federation.last_only),
                 "callbacks": self._states(),
+                "config": dict(self.config or {}),
             }
             _write({**federation.state_dict(), **mine}, self.folder / name)
             for old in surplus:
@@ -161,6 +165,8 @@ class Checkpoint:
         path = self.folder / names[-1]
         _refuse_if(fabric, path, partial(_damage, path))
         state = torch.load(path, map_location="cpu", weights_only=True)
+        if self.config and (before := state.get("config")):
+            self.config.check_saved(before)
         federation.load_state_dict(state)
         _refuse_if(fabric, path, federation.store.damage)
         for name, kept in state["callbacks"].items():

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from inspect import Parameter, signature
 from itertools import chain
+from os.path import relpath
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,8 @@ class Config(dict[str, Any]):
             config["code"] = digest({file.relative_to(folder): file for file in files})
         for name, default in DEFAULTS.items():
             config.setdefault(name, default)
+        if config._has_own_folder and not Path(config["data_dir"]).exists():
+            config["data_dir"] = _moved(config["data_dir"], folder)
         return config
 
     def text(self) -> str:
@@ -119,6 +122,13 @@ class Config(dict[str, Any]):
                 "another run"
             )
 
+    def check_saved(self, before: Mapping[str, Any]) -> None:
+        """Raise a UserError unless the rounds of a checkpoint, which holds these, had the options.
+
+        `config.yaml` may have been edited.
+        """
+        Config({**DEFAULTS, **before}).check_resumption(self)
+
     def _effect(self, name: str) -> Effect:
         if name == "data_dir" and self._has_own_folder:
             return EXTENT  # another folder, other data; but a resumed run's may have moved
@@ -133,6 +143,19 @@ class Config(dict[str, Any]):
     def _has_own_folder(self) -> bool:
         """Whether the data set may be a folder of the user's."""
         return "data" in self and self["data"] not in DOWNLOADED
+
+
+def _moved(data_dir: str, run: Path) -> str:
+    """The folder of a run's data where it lies now, if the whole project has moved; else as it was.
+
+    It has moved if it lies from the present directory as it lay from that of the run.
+    """
+    file = run / "environment.yaml"
+    directory = load(file.read_text()).get("directory") if file.is_file() else None
+    if not directory or not Path(data_dir).is_absolute():
+        return data_dir
+    now = Path(relpath(data_dir, directory)).absolute()
+    return str(now) if now.is_dir() else data_dir
 
 
 def folders_of_runs(within: Path) -> list[Path]:

@@ -155,6 +155,7 @@ class Session:
             [*scored, *own],
             monitor=monitor,
             upwards=directions.get(monitor),
+            config=run.config,
         )
         if o.resume:
             checkpoint.resume(federation)

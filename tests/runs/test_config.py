@@ -178,3 +178,16 @@ def test_a_run_says_itself_that_it_has_ended(tmp_path):
     with pytest.raises(ValueError, match="ends with round 2 of 4"):
         Run.read(folder)
     assert jobs.results(folder)["metrics"][-1]["round"] == "2"
+
+
+def test_data_of_a_project_that_has_moved_are_found_where_they_lie_now(tmp_path, monkeypatch):
+    before, now = tmp_path / "before", tmp_path / "now"
+    (now / "data").mkdir(parents=True)
+    monkeypatch.chdir(now)
+    own = {"algorithm": "fedavg", "rounds": 1, "seed": 0, "data": "image_folder"}
+    Path("config.yaml").write_text(Config(own | {"data_dir": f"{before}/data"}).text())
+    assert Config.read(Path())["data_dir"] == f"{before}/data"
+    Path("environment.yaml").write_text(f"directory: {before}\n")
+    assert Config.read(Path())["data_dir"] == f"{now}/data"
+    (before / "data").mkdir(parents=True)
+    assert Config.read(Path())["data_dir"] == f"{before}/data", "it may hold other data"

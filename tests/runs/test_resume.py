@@ -82,6 +82,13 @@ def test_harmless_options_may_change(short):
     assert (folder / "checkpoints/round-3.ckpt").exists()
 
 
+def test_options_that_were_edited_in_the_folder_are_not_those_of_the_rounds(short, sentence):
+    folder, argv = short
+    file = folder / "config.yaml"
+    file.write_text(file.read_text().replace("\nlr: 0.1\n", "\nlr: 0.2\n"))
+    assert "lr was 0.1 and is now 0.2" in sentence(jobs.experiment(*argv, "--resume").run)
+
+
 def test_resuming_where_there_is_no_run_begins_one(short, tmp_path, capsys):
     """So the same command begins and continues a run; one without its options is refused."""
     folder, _ = short

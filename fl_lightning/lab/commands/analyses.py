@@ -183,7 +183,7 @@ def interpolate(
         "barrier": line.barrier,
         "lowest accuracy between": 100 * float(line.accuracy[inside].min()),
     }
-    caption = f"mean loss and accuracy on {_samples(subjects, samples, split)} of the first run"
+    caption = f"mean loss and accuracy on {_samples({first: a}, samples, split)} of the first run"
     draw = partial(figures.interpolation, line, first, second)
     return Result(DataFrame([row]), caption, draw)
 
@@ -291,9 +291,9 @@ def _classes(subjects: Subjects) -> tuple[str, ...]:
 
 
 def _samples(subjects: Subjects, samples: int | None, split: str) -> str:
-    available = len(next(iter(subjects.values())).data)
-    count = min(samples or available, available)
-    return f"{count:,} {'training' if split == 'train' else 'test'} samples"
+    counts = sorted({min(samples or len(s.data), len(s.data)) for s in subjects.values()})
+    shown = " or ".join(f"{count:,}" for count in counts)
+    return f"{shown} {'training' if split == 'train' else 'test'} samples"
 
 
 def _by_run(rows: Mapping[str, Mapping[str, Any]]) -> DataFrame:

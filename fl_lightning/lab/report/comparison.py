@@ -140,11 +140,13 @@ def _distinct(runs: Sequence[Run], labels: Mapping[str, str]) -> tuple[list[Run]
     for key, run in sorted(zip(keys, evaluated, strict=True), key=lambda pair: -pair[1].rounds):
         kept = longest.setdefault(key, run)
         if kept is not run:
-            but = "" if _agree(run, kept) else ", but other numbers"
+            but = "" if _agree(run, kept) else ", but other numbers: label its folder to keep it"
             notes.append(f"{run.path} is left out: it has the options and seed of {kept.path}{but}")
     for run in longest.values():
-        if run.ended is None and run.rounds < (rounds := run.config["rounds"]):
-            notes.append(f"{run.path} is at round {run.rounds} of {rounds}")
+        if run.ended is None:
+            rounds = run.config["rounds"]
+            failed = ", but has failed or is still at work" if run.rounds >= rounds else ""
+            notes.append(f"{run.path} is at round {run.rounds} of {rounds}{failed}")
     return [run for run in evaluated if run in longest.values()], notes
 
 

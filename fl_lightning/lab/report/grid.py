@@ -68,7 +68,8 @@ def grid(
     made = [*{score.name: score for score in named}.values()]
     known = published or {}
     columns = [""] * len(runs) if columns is None else columns
-    first = columns.categories if isinstance(columns, Categorical) else ()
+    first = map(str, columns.categories) if isinstance(columns, Categorical) else ()
+    rows, columns = [*map(str, rows)], [*map(str, columns)]  # or numbers, as of an option
     headings = [*dict.fromkeys([*first, *(c for row in known.values() for c in row), *columns])]
     names = [*dict.fromkeys([*known, *rows])]
     if over and over not in names:
@@ -80,7 +81,8 @@ def grid(
         if lacking := [str(runs[k].path) for k in results.index[results["value"].isna()]]:
             if len(lacking) == len(runs):
                 raise UserError(
-                    f"no run has recorded {score.name} as a number: choose another score"
+                    f"no run has recorded {score.name} as a number: choose another score, or add "
+                    "the callback that records it"
                 )
             notes.append(
                 f"{score.name} is blank where it was not recorded, or NaN: {', '.join(lacking)}"
@@ -88,7 +90,7 @@ def grid(
         if short := int(results["short"].sum()):
             which = f"{short} of the {len(runs)} runs have" if len(runs) > 1 else "the run has"
             notes.append(f"{score.name}: {which} fewer evaluations, and the mean is over all")
-        cells = _cells(results.assign(row=[*rows], column=[*columns]), score, spread)
+        cells = _cells(results.assign(row=rows, column=columns), score, spread)
         cells = cells.reindex(every).assign(published=nan)
         if not place:
             cells["published"] = [known.get(row, {}).get(column, nan) for row, column in every]
@@ -198,9 +200,10 @@ def _shown(name: str, value: float, mean: float, digits: int) -> str:
 def _caption(scores: Sequence[Score], numbers: DataFrame, spread: str) -> str:
     """A sentence that says what the numbers are."""
     words = [f"{scores[0].name}:"] if len(scores) == 1 and any(numbers["column"]) else []
-    if any(score.name.endswith(", %") for score in scores):
-        whose = "each client's" if all(s.spread == "clients" for s in scores) else "the global"
-        words.append(f"test accuracy of {whose} model,")
+    accuracies = [score for score in scores if score.name.endswith(", %")]
+    whose = {"each client's" if s.spread == "clients" else "the global" for s in accuracies}
+    if whose:
+        words.append(f"test accuracy of {' or '.join(sorted(whose, reverse=True))} model,")
     if deviates := numbers["deviation"].notna().any():
         words.append("mean ± standard deviation over")
     counts = sorted({int(runs) for runs in numbers["runs"] if runs}) or [0]

@@ -45,6 +45,7 @@ class Score:
         higher_is_better: None if neither is.
         spread: What the deviation within a run is over, `rounds` or `clients`; empty for none.
         to_target: Whether it counts what a run spent until it reached a target.
+        needs: The option without which no run records it; empty for none.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Score:
     higher_is_better: bool | None = True
     spread: str = ""
     to_target: bool = False
+    needs: str = ""
 
     def format(self, mean: float, deviation: float, runs: int, reached: int) -> str:
         """The text of a cell: empty without a mean, `800+` if no run reached the target."""
@@ -146,7 +148,8 @@ def gradients_to(target: Percent) -> Score:
 
     The callback `gradients` counts them.
     """
-    return _to("gradients", target, lambda run: _column(run, "client/gradients").cumsum())
+    counted = _to("gradients", target, lambda run: _column(run, "client/gradients").cumsum())
+    return replace(counted, needs="callback")
 
 
 def _to(
@@ -169,7 +172,8 @@ def personal(epochs: NonNegativeFloat | None = None) -> Score:
     """Mean test accuracy of the clients' models after fine-tuning (default: the most epochs)."""
     after = "" if epochs is None else f" after {epochs:g}"
     name = f"own models{after}, %"
-    return Score(name, lambda run: _mean(_clients(run, epochs)), spread="clients")
+    of, needs = lambda run: _mean(_clients(run, epochs)), "finetune_epochs"
+    return Score(name, of, spread="clients", needs=needs)
 
 
 @checked
@@ -180,7 +184,8 @@ def worst_clients(percent: Percent = 10) -> Score:
         accuracies = _clients(run, None)
         return _mean(accuracies.nsmallest(ceil(len(accuracies) * percent / 100)))
 
-    return Score(f"worst {percent:g}% of clients, %", of, spread="clients")
+    name = f"worst {percent:g}% of clients, %"
+    return Score(name, of, spread="clients", needs="finetune_epochs")
 
 
 def _clients(run: Run, epochs: float | None) -> "Series[float]":

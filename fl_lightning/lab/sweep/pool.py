@@ -132,18 +132,23 @@ def _run(stack: Stack, environment: Environment, folder: str) -> None:
     os.chdir(folder)
     os.environ.update(environment)
     with ExitStack() as opened:
-        logs = [opened.enter_context(_log(job)) for job in stack]
+        logs = _logs(stack, opened)
         for descriptor in (1, 2):
             os.dup2(logs[0].fileno(), descriptor)
         raise SystemExit(run_stack(stack, logs))
 
 
-def _log(job: Job) -> TextIO:
-    """The file of what a run prints, once no other table makes this run."""
-    file = job.log.open("a", buffering=1, encoding="utf-8")
-    with suppress(OSError):  # of file systems without locks
-        fcntl.flock(file, fcntl.LOCK_EX)
-    return file
+def _logs(stack: Stack, opened: ExitStack) -> list[TextIO]:
+    """The files of what the runs print, once no other table makes these runs.
+
+    They are locked once each, and in one order by every table: else two could wait for each other.
+    """
+    logs = dict[Path, TextIO]()
+    for path in sorted({job.log for job in stack}):
+        logs[path] = opened.enter_context(path.open("a", buffering=1, encoding="utf-8"))
+        with suppress(OSError):  # of file systems without locks
+            fcntl.flock(logs[path], fcntl.LOCK_EX)
+    return [logs[job.log] for job in stack]
 
 
 def _end_with_table() -> None:

@@ -10,7 +10,7 @@ from typing import TextIO
 from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.distributed.signals import EXIT_PREEMPTED
-from fl_lightning.errors import ModelError, TermError
+from fl_lightning.errors import ModelError, TermError, UserError
 from fl_lightning.federation.lockstep import ProgramError
 from fl_lightning.lab.sweep.plan import Job
 from fl_lightning.training.together import fit_together
@@ -55,6 +55,8 @@ def run_stack(jobs: Stack, logs: Sequence[TextIO]) -> int:
     Another table may have finished some while this one waited for their logs: these stay as they
     are. Runs that cannot train as one program train one after another; their logs say why.
     """
+    for job in jobs:
+        job.leave_taken_folder()
     left = [(job, log) for job, log in zip(jobs, logs, strict=True) if job.state != "finished"]
     if len(left) < 2:
         for job, log in left:
@@ -78,8 +80,10 @@ def run_stack(jobs: Stack, logs: Sequence[TextIO]) -> int:
     runs = [(experiment.session(), experiment.parts) for experiment in experiments]
     errors: Sequence[BaseException | None]
     try:
+        for job, experiment in zip(jobs, experiments, strict=True):
+            job.check(experiment.config)
         errors = fit_together(runs, contexts)
-    except ProgramError as refused:
+    except UserError as refused:
         errors = [refused] * len(jobs)
     codes = list[int]()
     for job, error, context in zip(jobs, errors, contexts, strict=True):

@@ -5,6 +5,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from fl_lightning.data.row_sources import table
 from fl_lightning.errors import UserError
 from fl_lightning.experiment import Experiment
 from fl_lightning.lab.analysis import predict
+from fl_lightning.lab.commands import analyses
 from fl_lightning.lab.commands.analyses import Subject, classes, clients, interpolate
 from fl_lightning.models import mlp
 from fl_lightning.runs.config import Config
@@ -168,3 +171,8 @@ def test_a_table_of_numbers_is_analyzed_by_its_own_loss_and_recorded_scores(tmp_
     for other in ({"best": True}, {"round": 1}, {"split": "train"}):
         with pytest.raises(UserError, match="omit"):
             clients({"run": replace(subject, **other)}, metric="mae")
+
+
+def test_a_caption_counts_the_samples_of_every_run():
+    subjects: Any = {"a": SimpleNamespace(data=range(1437)), "b": SimpleNamespace(data=range(500))}
+    assert analyses._samples(subjects, 1000, "train") == "500 or 1,000 training samples"

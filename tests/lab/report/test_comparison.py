@@ -110,12 +110,18 @@ def test_what_is_left_out_or_unfinished_is_noted(tmp_path):
     comparison = compared(tmp_path)
     assert [r.path.name for r in comparison.runs] == ["b"]
     kept = f"the options and seed of {tmp_path / 'b'}"
+    other = "other numbers: label its folder to keep it"
     assert comparison.notes == [
         f"{tmp_path / 'd'} has not been evaluated yet and is left out",
         f"{tmp_path / 'a'} is left out: it has {kept}",
-        f"{tmp_path / 'c'} is left out: it has {kept}, but other numbers",
+        f"{tmp_path / 'c'} is left out: it has {kept}, but {other}",
         f"{tmp_path / 'b'} is at round 3 of 9",
     ]
+
+
+def test_a_run_that_failed_after_its_last_round_is_noted(tmp_path):
+    (run(tmp_path / "a", [0.5]) / "environment.yaml").write_text("")
+    assert "round 1 of 1, but has failed" in compared(tmp_path).notes[0]
 
 
 def test_the_best_method_of_each_column_is_marked(tmp_path):

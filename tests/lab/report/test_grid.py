@@ -61,6 +61,8 @@ def test_clients_own_models_are_scored_with_their_deviation_over_clients(tmp_pat
     assert row["worst 10% of clients, %"] == "0.00"
     assert row["worst 20% of clients, %"] == "5.00 ± 5.00"
     assert other["own models, %"] == ""
+    both = compared(tmp_path).table(["personal", "last"]).caption
+    assert "of the global or each client's model" in both
 
 
 def test_the_best_of_a_metric_is_by_the_direction_that_runs_have_recorded(tmp_path):
@@ -87,8 +89,10 @@ def test_the_direction_of_a_name_does_not_depend_on_its_capitals(tag):
     assert make_score(tag).higher_is_better is True
 
 
-@pytest.mark.parametrize("tag", ["clients/accuracy_std", "clients/r2_std", "val_acc_std"])
-def test_a_larger_deviation_over_clients_is_not_better(tag):
+@pytest.mark.parametrize(
+    "tag", ["clients/accuracy_std", "clients/r2_std", "val_acc_std", "train/accuracy gap"]
+)
+def test_a_larger_deviation_or_gap_is_not_better(tag):
     assert make_score(tag).higher_is_better is None
 
 
@@ -269,3 +273,10 @@ def test_a_model_that_has_diverged_has_no_score_of_earlier_rounds(tmp_path):
     assert shown.text["test/loss"].tolist() == ["0.7000", ""]
     assert shown.text["last 2, test/loss"].tolist() == ["0.8000", ""]
     assert shown.text["train/loss"].tolist() == ["0.2000"] * 2, "a round without clients is NaN"
+
+
+def test_rows_and_columns_may_be_named_by_numbers(tmp_path):
+    runs = [Run.read(run(tmp_path / str(alpha), [0.5], alpha=alpha)) for alpha in (0.1, 1.0)]
+    values = [r.config["partition.alpha"] for r in runs]
+    assert [*report.grid(runs, values, scores=["best"]).text["method"]] == ["0.1", "1.0"]
+    assert [*report.grid(runs, ["a", "a"], values, ["best"]).text] == ["method", "0.1", "1.0"]

@@ -10,8 +10,9 @@ from tables import DIGITS, METHODS, SMALL, finished, options
 
 from fl_lightning.__main__ import main
 from fl_lightning.cli.recipes import experiment_of
+from fl_lightning.errors import UserError
 from fl_lightning.lab.commands.table import TableOptions
-from fl_lightning.lab.sweep.plan import plan
+from fl_lightning.lab.sweep.plan import find_moved, plan
 from fl_lightning.lab.sweep.stacks import run_stack, stacked
 from fl_lightning.lab.sweep.table_file import TableFile
 
@@ -28,6 +29,23 @@ def test_a_cell_has_the_options_of_its_row_column_and_sweep(planned):
     found = options(jobs, "algorithm", "lr", "algorithm.rho", "partition", "batch_size")
     assert found[1] == ("fedsam", 0.3, 0.4, "dirichlet", 8)
     assert found[-1] == ("fedsam", 0.05, 0.2, "iid", 16)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"), [("rhoo: 0.1", "fedsam .*'rhoo'.* rho"), ("rho: -0.1", "rho of fedsam")]
+)
+def test_a_wrong_option_of_a_columns_method_is_refused(option, words, planned):
+    column = f"columns: {{mild: {{methods: {{fedsam: {{{option}}}}}}}}}\n"
+    with pytest.raises(UserError, match=words):
+        planned(SMALL + METHODS + column)
+
+
+@pytest.mark.parametrize(
+    ("score", "needed"), [("gradients_to:50", "--callback"), ("personal", "--finetune-epochs")]
+)
+def test_a_score_that_no_run_would_record_is_refused_before_the_runs(score, needed, planned):
+    with pytest.raises(UserError, match=needed):
+        planned(f"{SMALL}{METHODS}score: [last, '{score}']\n")
 
 
 def test_methods_of_a_table_may_be_your_own(planned, tmp_path):
@@ -184,6 +202,27 @@ def test_a_run_of_another_table_in_the_folder_is_not_taken(planned):
     assert jobs[0].folder == others[0].folder
     finished(others[0], 0.5, 0.6)
     assert (jobs[0].state, others[0].state) == ("missing", "finished")
+
+
+def test_a_run_leaves_the_folder_that_another_table_has_taken_since(planned):
+    (job, _), (other, _) = planned(SMALL + METHODS), planned(SMALL + METHODS, "--clients", "5")
+    finished(other, 0.5, 0.6)
+    for each in (job, other):
+        each.leave_taken_folder()
+    assert (job.folder.name, other.folder.name) == ("fedavg-s0-2", "fedavg-s0")
+    finished(job, 0.5, 0.6)
+    (again, _) = planned(SMALL + METHODS)
+    again.folder = other.folder  # as the process has it that has not moved
+    find_moved([again])
+    assert (again.folder, again.state) == (job.folder, "finished")
+
+
+def test_a_run_does_not_begin_once_a_file_of_its_table_was_edited(planned, tmp_path):
+    (job, _) = planned(SMALL + METHODS)
+    (tmp_path / "table.yaml").write_text(SMALL + METHODS + "batch_size: 7\n")
+    with pytest.raises(UserError, match="batch_size was 16 and is now 7"):
+        job.run()
+    assert job.state == "missing"
 
 
 def test_data_and_models_of_the_package_are_known_by_name_in_every_recipe(planned):
