@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import fields
 from functools import cached_property, partial
 from itertools import chain
@@ -14,7 +15,7 @@ from fl_lightning.cli.choices import choices
 from fl_lightning.cli.components import component_text, read_component
 from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.cli.parser import parse
-from fl_lightning.cli.recipes import collect
+from fl_lightning.cli.recipes import collect, is_collecting
 from fl_lightning.cli.unused_options import refuse_unused_options, unused_option_notes
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.data import CropFlip, DeviceDataset, FederatedData, Partition
@@ -77,7 +78,7 @@ class Experiment:
         self.offered = choices(data, models, algorithm, partition, augment)
         groups = {**GROUPS, "launch": PrecisionOption if under_fabric_run() else LaunchOptions}
         self._given = given(argv)
-        with exit_with_message():
+        with nullcontext() if is_collecting() else exit_with_message():  # else the caller does
             values, self.chosen = parse(
                 groups, self.offered, with_resumed_options(argv), doc or "", **defaults
             )

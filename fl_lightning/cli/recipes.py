@@ -85,6 +85,11 @@ def collect(experiment: Any) -> bool:
     return collected is not None
 
 
+def is_collecting() -> bool:
+    """Whether `experiment_of` waits for an experiment."""
+    return _COLLECTED.get() is not None
+
+
 def preset(name: str) -> Path:
     """The file of that name, or the installed preset, such as `fedssg/table4`."""
     installed = FOLDER / "presets" / name

@@ -24,7 +24,7 @@ from fl_lightning.errors import UserError
 from fl_lightning.lab.report.table import Format, Table
 from fl_lightning.lab.sweep.axes import FIXED, combinations
 from fl_lightning.lab.sweep.layout import choose, layout
-from fl_lightning.lab.sweep.plan import Job, find_moved, plan
+from fl_lightning.lab.sweep.plan import Job, plan
 from fl_lightning.lab.sweep.pool import Environment, run_all, slots, start_server
 from fl_lightning.lab.sweep.stacks import Stack, sentence, stacked
 from fl_lightning.lab.sweep.table_file import TableFile
@@ -168,7 +168,6 @@ def _make(stacks: Sequence[Stack], at_a_time: Sequence[Environment], says: bool)
     failures, signals = run_all(stacks, at_a_time)
     for job in (job for job in chain.from_iterable(stacks) if job.folder in failures):
         print(f"failed: {job.folder}: {failures[job.folder]} ({job.log})", file=sys.stderr)
-    find_moved([*chain.from_iterable(stacks)])
     if signals:
         print("stopped: the same command continues", file=sys.stderr)
         return EXIT_INTERRUPTED if "SIGINT" in signals else EXIT_PREEMPTED

@@ -3,21 +3,19 @@
 import re
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from inspect import signature
 from itertools import chain, count, product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from fl_lightning.algorithms.modifiers import PARTS
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.argv import flag_of, given, last_value
 from fl_lightning.cli.choices import find_function
 from fl_lightning.cli.config_files import included
 from fl_lightning.cli.recipes import experiment_of, run_recipe
 from fl_lightning.core.programs import program_of
-from fl_lightning.distributed.launch_options import LaunchOptions
-from fl_lightning.errors import UserError, nearest
+from fl_lightning.errors import UserError
 from fl_lightning.lab.report.comparison import format_value
 from fl_lightning.lab.report.score import score as make_score
 from fl_lightning.lab.sweep.axes import joined
@@ -25,18 +23,11 @@ from fl_lightning.lab.sweep.table_file import TableFile
 from fl_lightning.runs.config import Config, component_defaults, folders_of_runs
 from fl_lightning.runs.config_yaml import flat
 from fl_lightning.runs.effect import EXTENT, NONE, NUMBERS, ROUNDING
-from fl_lightning.runs.options import Options
 from fl_lightning.runs.run import Run
 from fl_lightning.training.together import refusal
 
 RESULTS = NUMBERS, EXTENT
 """Effects of the options that a run must share with a cell to be the cell's."""
-
-GENERAL = (
-    *(f.name for of in (Options, LaunchOptions) for f in fields(of)),
-    *("data", "model", "augment", "partition", "algorithm", *PARTS),
-)
-"""Options that a column may give to a method beside its coefficients."""
 
 
 class Cell(NamedTuple):
@@ -89,16 +80,6 @@ class Job:
             return "missing"
         return "finished" if Run(self.folder, found).ended else "begun"
 
-    def take_from(self, runs: Mapping[Path, Config | None]) -> None:
-        """Take the folder of the first of these runs with the options of this one, if any."""
-        fitting = (path for path, found in runs.items() if found and self.fits(found))
-        self.folder = next(fitting, self.folder)
-
-    def leave_taken_folder(self) -> None:
-        """Take another folder if a table has begun a run of other options in this one since."""
-        if self.state == "missing" and (self.folder / "config.yaml").exists():
-            self.folder = _free(self.folder, {*self.folder.parent.iterdir()})
-
     def fits(self, found: Config) -> bool:
         """Whether a run has the options of this one."""
         if any(found[option] != self.config[option] for option in ("algorithm", "seed")):
@@ -117,7 +98,15 @@ class Job:
         return [*folder, "--resume", *self.further, *now]
 
     def check(self, now: Config) -> None:
-        """Raise a UserError if files that the table has read give other options by now."""
+        """Raise a UserError if files that the table has read give other options by now.
+
+        Or if another table has taken the run's folder since.
+        """
+        if self.state == "missing" and (self.folder / "config.yaml").exists():
+            raise UserError(
+                f"another table has begun a run of other options in {self.folder}: give the "
+                "command again, which takes another folder"
+            )
         if edited := self.config.differences(now, *RESULTS):
             which = f"{edited[0]} was {self.config.get(edited[0])} and is now {now.get(edited[0])}"
             raise UserError(
@@ -142,7 +131,7 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
     Those in the folder `runs` with the options of a job are the job's.
     """
     jobs, by_results = list[Job](), dict[Hashable, Job]()
-    existing = _existing(runs)
+    existing = {path: _config(path) for path in folders_of_runs(runs)}
     for (cell, line), seed in product(command_lines(table), table.seeds):
         argv = [*line, *further, "--seed", str(seed), "--devices", "1"]
         try:
@@ -168,21 +157,14 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
         rounds, logs = whole.config["rounds"], runs / "logs"
         own = config, rounds, defaults, [cell], folder, logs, _program(experiment)
         job = Job(recipe, argv, further, *own)
-        job.take_from(existing)
+        fitting = (path for path, found in existing.items() if found and job.fits(found))
+        job.folder = next(fitting, folder)
         jobs.append(job)
         by_results[results] = job
     for score in map(make_score, table.scores):
         if score.needs and not any(job.config[score.needs] for job in jobs):
             raise UserError(f"no run would record {score.name}: add {flag_of(score.needs)}")
     return jobs
-
-
-def find_moved(jobs: Sequence[Job]) -> None:
-    """Find the runs of jobs that have left a taken folder."""
-    missing = [job for job in jobs if job.state == "missing"]
-    existing = _existing(missing[0].logs.parent) if missing else {}
-    for job in missing:
-        job.take_from(existing)
 
 
 def command_lines(table: TableFile) -> Iterator[tuple[Cell, list[str]]]:
@@ -205,9 +187,6 @@ def _flags(table: TableFile, *parts: Mapping[str, Any]) -> list[str]:
         method = last_value(argv, "--algorithm") or table.algorithm
         row = methods.get(method, {})
         own = signature(find_function("algorithm", ALGORITHMS, method)).parameters if row else ()
-        known = *own, *GENERAL
-        if wrong := [o for o in row if "." not in o and o.replace("-", "_") not in known]:
-            raise UserError(f"{method} has no option {wrong[0]!r}{nearest(wrong[0], known)}")
         argv += _as_flags({f"algorithm.{k}" if k in own else k: v for k, v in row.items()})
     return [word for name in configs for word in ("--config", name)] + argv
 
@@ -219,10 +198,6 @@ def _as_flags(options: Mapping[str, Any]) -> list[str]:
         for each in (value if option == "callback" and isinstance(value, list) else [value])
         for word in (flag_of(option), format_value(each))
     ]
-
-
-def _existing(runs: Path) -> dict[Path, Config | None]:
-    return {path: _config(path) for path in folders_of_runs(runs)}
 
 
 def _config(folder: Path) -> Config | None:
@@ -254,13 +229,9 @@ def _new_folder(runs: Path, cell: Cell, seed: int, taken: Collection[Path]) -> P
     One that another command has begun since is none of those taken: it holds the same run.
     """
     labels = "-".join(_slug(part) for part in (cell.column, cell.row, cell.tuned) if part)
-    return _free(runs / f"{labels.encode()[:200].decode(errors='ignore')}-s{seed}", taken)
-
-
-def _free(folder: Path, taken: Collection[Path]) -> Path:
-    """The folder, or the first of <folder>-2, <folder>-3, ... that is not taken."""
-    further = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
-    return next(f for f in chain([folder], further) if f not in taken)
+    name = f"{labels.encode()[:200].decode(errors='ignore')}-s{seed}"
+    folders = chain([runs / name], (runs / f"{name}-{number}" for number in count(2)))
+    return next(f for f in folders if f not in taken)
 
 
 def _slug(text: str) -> str:

@@ -55,8 +55,6 @@ def run_stack(jobs: Stack, logs: Sequence[TextIO]) -> int:
     Another table may have finished some while this one waited for their logs: these stay as they
     are. Runs that cannot train as one program train one after another; their logs say why.
     """
-    for job in jobs:
-        job.leave_taken_folder()
     left = [(job, log) for job, log in zip(jobs, logs, strict=True) if job.state != "finished"]
     if len(left) < 2:
         for job, log in left:

@@ -12,7 +12,7 @@ from fl_lightning.__main__ import main
 from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.errors import UserError
 from fl_lightning.lab.commands.table import TableOptions
-from fl_lightning.lab.sweep.plan import find_moved, plan
+from fl_lightning.lab.sweep.plan import plan
 from fl_lightning.lab.sweep.stacks import run_stack, stacked
 from fl_lightning.lab.sweep.table_file import TableFile
 
@@ -32,12 +32,13 @@ def test_a_cell_has_the_options_of_its_row_column_and_sweep(planned):
 
 
 @pytest.mark.parametrize(
-    ("option", "words"), [("rhoo: 0.1", "fedsam .*'rhoo'.* rho"), ("rho: -0.1", "rho of fedsam")]
+    ("option", "words"), [("rhoo: 0.1", "option '--rhoo'"), ("rho: -0.1", "rho of fedsam")]
 )
-def test_a_wrong_option_of_a_columns_method_is_refused(option, words, planned):
+def test_a_wrong_option_of_a_columns_method_is_refused_and_the_cell_named(option, words, planned):
     column = f"columns: {{mild: {{methods: {{fedsam: {{{option}}}}}}}}}\n"
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=words) as error:
         planned(SMALL + METHODS + column)
+    assert error.value.__notes__ == ["in the cell 'fedsam, mild'"]
 
 
 @pytest.mark.parametrize(
@@ -204,17 +205,11 @@ def test_a_run_of_another_table_in_the_folder_is_not_taken(planned):
     assert (jobs[0].state, others[0].state) == ("missing", "finished")
 
 
-def test_a_run_leaves_the_folder_that_another_table_has_taken_since(planned):
+def test_a_run_does_not_begin_in_a_folder_that_another_table_has_taken_since(planned):
     (job, _), (other, _) = planned(SMALL + METHODS), planned(SMALL + METHODS, "--clients", "5")
     finished(other, 0.5, 0.6)
-    for each in (job, other):
-        each.leave_taken_folder()
-    assert (job.folder.name, other.folder.name) == ("fedavg-s0-2", "fedavg-s0")
-    finished(job, 0.5, 0.6)
-    (again, _) = planned(SMALL + METHODS)
-    again.folder = other.folder  # as the process has it that has not moved
-    find_moved([again])
-    assert (again.folder, again.state) == (job.folder, "finished")
+    with pytest.raises(UserError, match="give the command again"):
+        job.run()
 
 
 def test_a_run_does_not_begin_once_a_file_of_its_table_was_edited(planned, tmp_path):
