@@ -77,7 +77,7 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
     _check_one_vector(name, kind, local)
     one = _scheduler(name, optimizer, schedulers)
     texts = [call_text(type(optimizer), settings | kept)]
-    texts += [call_text(type(one), public(one))] if schedulers else []
+    texts += [call_text(type(one), group | public(one))] if schedulers else []  # has max_lr there
     lrs = _rates(name, optimizer, one, rounds)
     return local, lambda t, _: lrs[min(t, rounds - 1)], ", ".join(texts)
 
