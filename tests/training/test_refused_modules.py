@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from functools import partial
+from functools import partial, partialmethod
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,44 @@ def anneals(self: Any, batch: Any, index: int) -> Tensor:
     """Counts the steps by itself."""
     self.count = vars(self).get("count", 0) + 1
     return Lit.training_step(self, batch, index) / self.count
+
+
+def begins_late(self: Any, batch: Any, index: int) -> Tensor:
+    """Anneals after steps that no trial makes."""
+    self.count = vars(self).get("count", 0) + 1
+    return Lit.training_step(self, batch, index) * (1 if self.count < 100 else 0.1)
+
+
+def remembers(self: Any, batch: Any, index: int) -> Tensor:
+    """Centers outputs by those of the step before."""
+    out = self(batch["x"])
+    loss = F.cross_entropy(out - vars(self).get("center", 0), batch["label"])
+    self.center = out.detach().mean(0)
+    return loss
+
+
+class Sparse(Lit):
+    """Has rows of which a step takes few."""
+
+    def __init__(self) -> None:
+        super().__init__(norm=False)
+        self.table = nn.Embedding(3, 8, sparse=True)
+
+    def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor:
+        hidden = torch.tanh(self.inner(batch["x"])) + self.table(batch["label"])
+        return F.cross_entropy(self.outer(hidden), batch["label"])
+
+
+class Unshaped(Lit):
+    """Has a layer without a shape."""
+
+    def configure_model(self) -> None:
+        self.inner = nn.LazyLinear(8)
+
+
+def with_list(self: Any) -> None:
+    Lit.__init__(self)
+    self.kept = list[int]()
 
 
 def adds_noise(self: Any, batch: Any, index: int) -> Tensor:
@@ -148,6 +186,15 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
         "'norm.weight' in a step",
     ),
     "a count of steps": ({"training_step": anneals}, "Mine has another result"),
+    "a count that acts late": ({"training_step": begins_late}, "'count' in each step"),
+    "a list": (
+        {"training_step": step_with(lambda self, _: self.kept.append(1)), "__init__": with_list},
+        "'kept' in each step",
+    ),
+    "a tensor of the step before": (
+        {"training_step": remembers, "__init__": partialmethod(Lit.__init__, norm=False)},
+        "Mine has another result",
+    ),
     "a generator of its own": (
         {"training_step": adds_noise, "noise": torch.Generator()},
         "torch's global generator",
@@ -179,6 +226,11 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
 def test_modules_that_no_federation_can_train(name: str) -> None:
     members, word = MODULES[name]
     refused(lambda: trainer().fit(module(**members), data()), word)
+
+
+def test_parameters_without_a_shape_and_sparse_gradients() -> None:
+    refused(lambda: trainer().fit(Unshaped(), data()), "inner.weight has no shape")
+    refused(lambda: trainer().fit(Sparse(), data()), "table.weight in Sparse", "sparse=True")
 
 
 @pytest.mark.parametrize("executor", ["sequential", "stacked"])
