@@ -236,6 +236,7 @@ def results(metrics: Mapping[str, Metric]) -> dict[str, float]:
 def computed(metric: Metric) -> float:
     """The value of a metric; NaN where its samples are too few, as one for R2Score."""
     try:
-        return float(metric.compute())
+        value = metric.compute()
     except ValueError:
         return nan
+    return float(value)

@@ -80,6 +80,14 @@ def _check_callbacks(made: Sequence[Any], has_validation: bool) -> None:
         hooks = [hook for hook in dir(new) if hook.startswith("on_")]
         if unknown := [hook for hook in hooks if hook not in HOOKS]:
             raise UserError(f"{name} has a hook {unknown[0]}{nearest(unknown[0], HOOKS)}")
+        for hook in hooks:  # a hook may leave out what it does not need
+            given, taken = ("federation", *HOOKS[hook]), signature(getattr(new, hook)).parameters
+            rest = Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD
+            needed = [p.name for p in taken.values() if p.default is p.empty and p.kind not in rest]
+            if wrong := [argument for argument in needed if argument not in given]:
+                raise UserError(
+                    f"{name}.{hook} takes {wrong[0]!r}, but gets {', '.join(given)}: name it so"
+                )
         if not (hooks or hasattr(new, "terms") or hasattr(new, "diagnostics")):
             raise UserError(
                 f"{new!r:.60} is no callback: give one of fl_lightning.callbacks, such as "
