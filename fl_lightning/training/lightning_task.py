@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from fl_lightning.errors import ModelError, UserError, nearest
 from fl_lightning.executors import ClientResult
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.files import atomic
-from fl_lightning.training.lightning_module import Part, StepModel, checkpoint_of
+from fl_lightning.training.lightning_module import Part, StepModel
 from fl_lightning.training.lightning_optimizer import local_optimizer
 from fl_lightning.training.task import NAMES, Task, computes_its_loss, labels_loss, owners
 
@@ -79,12 +80,17 @@ class LightningTask(Task):
 
     @property
     def notes(self) -> list[str]:
-        """That metrics rest in the training step, and parts in evaluation mode, if there are."""
+        """What metrics do not do here, and which parts stay in evaluation mode, if there are."""
         name, found = type(self.module).__name__, list[str]()
         if self.steps.rests:
             found.append(
                 f"note: metrics rest in {name}.training_step, as parallel clients cannot keep "
                 "their sums: log numbers there"
+            )
+        if self.steps.anew:
+            found.append(
+                f"note: {name}.{self.steps.anew} begins anew in each evaluation: take what counts "
+                "over rounds, such as a maximum, from the history"
             )
         if still := self.steps.still:
             first = next(path for path, part in self.module.named_modules() if part is still[0])
@@ -259,3 +265,18 @@ def task_of(
         raise UserError(f"metrics is {metrics!r}: give a list, such as metrics=[{metrics!r}]")
     make_metrics(metrics, 0, torch.device("cpu"))
     return Task(module, found, metrics, batch_size)
+
+
+def checkpoint_of(module: LightningModule, rounds: int) -> dict[str, Any]:
+    """The content of a checkpoint that `load_from_checkpoint` reads."""
+    content: dict[str, Any] = {
+        "epoch": rounds,
+        "global_step": 0,
+        "pytorch-lightning_version": version("lightning"),
+        "state_dict": {k: t.cpu().clone() for k, t in module.state_dict().items()},
+    }
+    if module.hparams:
+        content["hparams_name"] = module._hparams_name
+        content["hyper_parameters"] = dict(module.hparams)
+    module.on_save_checkpoint(content)
+    return content

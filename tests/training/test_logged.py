@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 import torch
+import torchmetrics
+from fit_program import WithMetric
 from lightning_modules import Lit, data, rows, trainer
 from torch import nn
 
@@ -105,3 +107,21 @@ def test_scores_are_reduced_as_they_are_logged() -> None:
     assert found["most"] == found["most again"] == x.max().item()
     assert found["least"] == x.min().item()
     assert found["of twos"] == pytest.approx(twos.sum().item() / len(twos))
+
+
+class Best(WithMetric):
+    """Logs the best score so far too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.best = torchmetrics.MaxMetric()
+
+    def on_validation_epoch_end(self) -> None:
+        self.best(self.accuracy.compute())
+        self.log("val_best", self.best.compute())
+
+
+def test_it_is_said_that_metrics_do_not_count_on_over_rounds(capsys: Any) -> None:
+    for made, times in ((Best(), 1), (WithMetric(), 0)):
+        trainer(rounds=2).fit(made, data(validation=rows(23)))
+        assert capsys.readouterr().out.count(".best begins anew in each evaluation") == times

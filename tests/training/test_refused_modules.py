@@ -158,6 +158,10 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
         {"configure_optimizers": lambda self: SGD(self.parameters(), self.trainer.world_size)},
         "self.trainer.world_size",
     ),
+    "trainer of setup": (
+        {"setup": lambda self, stage: self.trainer.estimated_stepping_batches},
+        "self.trainer.estimated_stepping_batches",
+    ),
     "a hook of Lightning 1": (
         {"validation_epoch_end": lambda self, outputs: None},
         "validation_epoch_end",
@@ -214,6 +218,14 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
     "a logged vector": (
         {"training_step": step_with(lambda self, b: self.log("mine", self(b["x"])[0]))},
         "'mine' of shape (3,)",
+    ),
+    "a number of the federation": (
+        {"training_step": step_with(lambda self, _: self.log("train/loss", 1.0))},
+        "logs 'train/loss', which is the federation's",
+    ),
+    "a statistic over clients": (
+        {"training_step": step_with(lambda self, _: self.log("loss_std", 1.0))},
+        "'loss' and 'loss_std'",
     ),
     "a logged text": (
         {"training_step": step_with(lambda self, _: self.log("mine", "good"))},
