@@ -14,7 +14,7 @@ from fl_lightning.core.randomness import derived_seed, seeded_rng
 from fl_lightning.data import DeviceDataset
 from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Federation, Metrics
-from fl_lightning.runs.run import higher_is_better
+from fl_lightning.runs.scalars import higher_is_better
 
 HOOKS = {
     "on_fit_start": (),
