@@ -26,8 +26,8 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
 
     Raises:
         ModelError: If there is none, or more than one optimizer, group or scheduler; if it does not
-            take all trainable parameters, cannot be made anew, or has rules for single layers; or
-            if the scheduler changes more than the rate.
+            take all trainable parameters, takes others, cannot be made anew, or has rules for
+            single layers; or if the scheduler changes more than the rate.
     """
     name, given = type(module).__name__, cast(Any, module.configure_optimizers())
     if len(listed := _listed(given)) == 1:
@@ -61,6 +61,11 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
             "optimizer has one; or give lr="
         )
     taken = {id(p) for p in optimizer.param_groups[0]["params"]}
+    if taken - {*map(id, module.parameters())}:
+        raise ModelError(
+            f"{name}.configure_optimizers takes a parameter of which no client would train a copy, "
+            f"as it is no part of {name}: put it into an nn.ModuleList, or make it an attribute"
+        )
     left = [n for n, p in module.named_parameters() if p.requires_grad and id(p) not in taken]
     if left:
         raise ModelError(

@@ -33,6 +33,7 @@ class Fixed(Optimizer):
         super().__init__(parameters, {"lr": 0.1})
 
 
+OF_NOBODY = nn.Parameter(torch.zeros(2))
 ONE_CYCLE = partial(OneCycleLR, max_lr=0.1, cycle_momentum=False)
 
 
@@ -126,6 +127,10 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
     "some parameters": (
         {"configure_optimizers": lambda self: SGD(self.outer.parameters(), lr=0.1)},
         "inner.weight",
+    ),
+    "parameters of nobody": (
+        {"configure_optimizers": lambda self: SGD([*self.parameters(), OF_NOBODY], lr=0.1)},
+        "no part of Mine",
     ),
     "no optimizer": ({"configure_optimizers": lambda self: None}, "lr="),
     "a closure": ({"configure_optimizers": lambda self: LBFGS(self.parameters())}, "closure"),
