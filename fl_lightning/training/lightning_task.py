@@ -19,6 +19,7 @@ from fl_lightning.callbacks.scoring import Autocast
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.losses import LOSSES, TaskLoss, own_loss
 from fl_lightning.data import DeviceDataset
+from fl_lightning.data.dataset import is_image
 from fl_lightning.data.federated import FederatedData
 from fl_lightning.errors import ModelError, UserError, nearest
 from fl_lightning.executors import ClientResult
@@ -45,6 +46,7 @@ class LightningTask(Task):
         self.steps, self.own_optimizer = StepModel(module), own_optimizer
         self.optimizer = ""  # as text, if it is the module's own
         self.logged = dict[str, list[str]]()  # the names of the scores of each part
+        self.scaled = False  # whether rows have images whose numbers are divided by 255
         super().__init__(module, own_loss, (), batch_size)
 
     @property
@@ -87,6 +89,8 @@ class LightningTask(Task):
                 f"note: metrics rest in {name}.training_step, as parallel clients cannot keep "
                 "their sums: log numbers there"
             )
+        if self.scaled:
+            found.append(f"note: images of type uint8 reach {name} as floating numbers from 0 to 1")
         if self.steps.anew:
             found.append(
                 f"note: {name}.{self.steps.anew} begins anew in each evaluation: take what counts "
@@ -120,12 +124,13 @@ class LightningTask(Task):
     def dataset(self, data: FederatedData, part: str = "train") -> DeviceDataset:
         """The rows of a part, which the module gets as one batch."""
         rows, classes = self._rows(data, part), tuple[str, ...]()
+        self.scaled |= any(map(is_image, tree_leaves(rows)))
         y: Any = torch.zeros(len(tree_leaves(rows)[0]))
         with suppress(UserError):  # no target is named: only methods that look at labels need it
             x, target = data.divided(rows)
             if target is not x:  # a lone tensor has no target beside it
                 y, classes = target, self._classes(data)
-        if isinstance(y, Tensor) and y.dtype == torch.uint8 and y.ndim == 4:
+        if isinstance(y, Tensor) and is_image(y):
             raise UserError(
                 f"the target of {part} has the type of images, uint8 {tuple(y.shape)}, which reach "
                 "the model from 0 to 1: give int64 for classes, or floating numbers"

@@ -9,6 +9,8 @@ from fit_program import WithMetric
 from lightning_modules import Lit, data, rows, trainer
 from torch import nn
 
+import fl_lightning as fl
+
 
 class Stages(Lit):
     """Logs which step its Trainer is in."""
@@ -125,3 +127,14 @@ def test_it_is_said_that_metrics_do_not_count_on_over_rounds(capsys: Any) -> Non
     for made, times in ((Best(), 1), (WithMetric(), 0)):
         trainer(rounds=2).fit(made, data(validation=rows(23)))
         assert capsys.readouterr().out.count(".best begins anew in each evaluation") == times
+
+
+def test_it_is_said_that_images_are_scaled(capsys: Any) -> None:
+    class Pixels(Lit):
+        def training_step(self, batch: dict[str, torch.Tensor], index: int) -> Any:
+            return super().training_step({**batch, "x": batch["x"].flatten(1)}, index)
+
+    given = rows(9)
+    for images, times in ((torch.ones(9, 1, 2, 3), 0), (torch.ones(9, 1, 2, 3).byte(), 1)):
+        trainer().fit(Pixels(), fl.FederatedData({**given, "x": images}, clients=[0] * 9))
+        assert capsys.readouterr().out.count("Pixels as floating numbers from 0 to 1") == times
