@@ -285,3 +285,13 @@ def test_a_step_that_loses_the_dimension_of_a_batch_of_one() -> None:
     for size in (4, 6):  # of 13, 7, 12 and 9 rows
         with pytest.raises(fl.UserError, match=r"batch of one sample.*squeeze\(-1\).*batch_size"):
             trainer(batch_size=size).fit(mine, data())
+
+
+def test_a_step_that_unfreezes_a_parameter_later() -> None:
+    """Clients would never train it."""
+    thaw = step_with(lambda self, _: self.inner.requires_grad_(self.current_epoch > 0))
+    mine = module(training_step=thaw)
+    mine.inner.requires_grad_(False)
+    with pytest.raises(fl.UserError, match="Mine makes a frozen parameter trainable"):
+        trainer().fit(mine, data())
+    assert not mine.inner.weight.requires_grad
