@@ -197,3 +197,9 @@ def test_a_rate_may_be_zero() -> None:
     assert [*fit.history["local/lr"]] == pytest.approx([0.0, 0.05, 0.1])
     before = Lit().outer.weight
     assert torch.equal(fitted(Still()).outer.weight, before)
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedtoga", "fednova"])
+def test_a_method_that_divides_by_a_rate_of_zero_is_refused(method: str) -> None:
+    with pytest.raises(fl.UserError, match="rate of round 1 is 0"):
+        fitted(WarmedUp(), algorithm=method)
