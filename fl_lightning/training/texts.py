@@ -21,7 +21,7 @@ def call_text(kind: Any, options: Mapping[str, Any]) -> str:
         >>> call_text(torch.optim.SGD, {"lr": 0.1, "momentum": 0})
         'SGD(lr=0.1)'
     """
-    defaults = {p.name: p.default for p in signature(kind).parameters.values()}
+    defaults = {p.name: _plain(p.default) for p in signature(kind).parameters.values()}
     given = {name: _plain(value) for name, value in options.items()}
     shown = [
         f"{k}={v!r}"
