@@ -63,8 +63,8 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
     taken = {id(p) for p in optimizer.param_groups[0]["params"]}
     if taken - {*map(id, module.parameters())}:
         raise ModelError(
-            f"{name}.configure_optimizers takes a parameter of which no client would train a copy, "
-            f"as it is no part of {name}: put it into an nn.ModuleList, or make it an attribute"
+            f"{name}.configure_optimizers takes a parameter that is no part of {name}, so that no "
+            "client would train it: put its module into an nn.ModuleList"
         )
     left = [n for n, p in module.named_parameters() if p.requires_grad and id(p) not in taken]
     if left:
