@@ -202,11 +202,11 @@ class StepModel(nn.Module):
             found[name] = computed(value) if isinstance(value, Metric) else float(value)
         of_trainer = [one for one in (metrics | ends).values() if isinstance(one, Metric)]
         reset = {part for one in of_trainer for part in one.modules()}
-        for name, metric in module.named_modules():
-            if isinstance(metric, Metric):
-                if metric.update_called and metric not in reset:
-                    self.anew = self.anew or name
-                metric.reset()
+        for name, one in module.named_modules():
+            if isinstance(one, Metric) and one._computed is not None and one not in reset:
+                self.anew = self.anew or name
+        for metric in _metrics(module):
+            metric.reset()
         return found
 
     @contextmanager
