@@ -14,18 +14,19 @@ from fl_lightning.core.randomness import derived_seed, seeded_rng
 from fl_lightning.data import DeviceDataset
 from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Federation, Metrics
-from fl_lightning.runs.run import higher_is_better
+from fl_lightning.runs.scalars import higher_is_better
 
-HOOKS = (
-    "on_fit_start",
-    "on_round_start",
-    "on_client_end",
-    "on_round_end",
-    "on_last_round_end",
-    "on_round_logged",
-    "on_fit_end",
-)
-"""What a federation calls (see `fl_lightning.callbacks`)."""
+HOOKS = {
+    "on_fit_start": (),
+    "on_round_start": ("cohort",),
+    "on_client_end": ("client", "result"),
+    "on_round_end": ("metrics",),
+    "on_last_round_end": ("metrics",),
+    "on_round_logged": ("metrics",),
+    "on_fit_end": (),
+}
+"""What a federation calls, with the names of what it gives besides `federation` (see
+`fl_lightning.callbacks`)."""
 
 
 def check_classes(data: DeviceDataset, what: str) -> None:

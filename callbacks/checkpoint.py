@@ -20,7 +20,8 @@ from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.files import atomic
 from fl_lightning.runs.config import Config
-from fl_lightning.runs.run import higher_is_better, saved_rounds
+from fl_lightning.runs.run import saved_rounds
+from fl_lightning.runs.scalars import higher_is_better
 
 SPACING = 20
 """How many times as long as the last checkpoint took the run goes on before the next one."""

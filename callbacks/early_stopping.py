@@ -8,7 +8,7 @@ from fl_lightning.callbacks.bases import Stopping
 from fl_lightning.core.constraints import NonNegativeFloat, PositiveFloat
 from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Federation, Metrics
-from fl_lightning.runs.run import higher_is_better
+from fl_lightning.runs.scalars import higher_is_better
 
 
 @dataclass(eq=False)

@@ -16,7 +16,7 @@ from torchmetrics.utilities import dim_zero_cat
 from fl_lightning.core.losses import IGNORED, like
 from fl_lightning.core.prediction import is_right
 from fl_lightning.errors import UserError, nearest
-from fl_lightning.runs.run import higher_is_better
+from fl_lightning.runs.scalars import higher_is_better
 
 
 class Accuracy(Metric):
@@ -236,6 +236,7 @@ def results(metrics: Mapping[str, Metric]) -> dict[str, float]:
 def computed(metric: Metric) -> float:
     """The value of a metric; NaN where its samples are too few, as one for R2Score."""
     try:
-        return float(metric.compute())
+        value = metric.compute()
     except ValueError:
         return nan
+    return float(value)

@@ -41,23 +41,12 @@ class Modifier:
         outer: Terms outside of all others.
         server: Replaces the server's optimizer.
         around: Makes another term of the algorithm's perturbation.
-
-    Raises:
-        UserError: If inner is no term, or outer no tuple of terms.
     """
 
     inner: Term | None = None
     outer: tuple[Term, ...] = ()
     server: OptimizerFactory | None = None
     around: Callable[[Term], Term] | None = None
-
-    def __post_init__(self) -> None:
-        outer = self.outer if isinstance(self.outer, tuple | list) else (None,)
-        if not isinstance(self.inner, Term | None) or not all(isinstance(t, Term) for t in outer):
-            raise UserError(
-                f"inner of a Modifier is {self.inner!r:.60}, outer {self.outer!r:.60}: give one "
-                "term as inner, a tuple as outer, such as outer=(Extrapolation(),)"
-            )
 
     def to(self, algorithm: Algorithm) -> Algorithm:
         """The algorithm with this addition.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -53,6 +53,16 @@ def steady(step: int, steps: int) -> float:
     return 1.0
 
 
+def local_sgd(parameters: Any) -> SGD:
+    """The default local optimizer; a function, which copies of an algorithm share."""
+    return SGD(parameters, lr=0.1)
+
+
+def server_sgd(parameters: Any) -> SGD:
+    """The default server optimizer, which takes the mean update as it is."""
+    return SGD(parameters, lr=1.0)
+
+
 class Algorithm:
     """A federated algorithm.
 
@@ -91,8 +101,8 @@ class Algorithm:
     def __init__(
         self,
         *terms: Term,
-        local: LocalFactory = partial(SGD, lr=0.1),
-        server: OptimizerFactory = partial(SGD, lr=1.0),
+        local: LocalFactory = local_sgd,
+        server: OptimizerFactory = server_sgd,
         weight: Weight = uniform,
         lr: OfRound | None = None,
         rate: Rate = steady,

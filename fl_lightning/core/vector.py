@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fl_lightning.core.lora import lora_layers
 from fl_lightning.errors import UserError, nearest
@@ -45,11 +46,15 @@ class Layout:
         tensor([0., 0., 1.])
 
     Raises:
-        UserError: If there is nothing to train, parameters are complex, of half precision or
-            differ in dtype or device, or `module.head` names no submodule.
+        UserError: If there is nothing to train, parameters have no shape yet, are complex, of half
+            precision or differ in dtype or device, or `module.head` names no submodule.
     """
 
     def __init__(self, module: nn.Module):
+        if lazy := [k for k, p in module.named_parameters() if is_lazy(p)]:
+            raise UserError(
+                f"the parameter {lazy[0]} has no shape yet: run the model once on some samples"
+            )
         # a parameter of size 0 has no mean, norm or matrix of its own
         named = {k: p for k, p in module.named_parameters() if p.requires_grad and p.numel()}
         if not named:

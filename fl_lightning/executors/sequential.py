@@ -9,11 +9,12 @@ from torch.optim import Optimizer
 
 from fl_lightning.core.dropout import KEY, DropoutMasks, new_key
 from fl_lightning.core.mixed_precision import gathered
-from fl_lightning.core.network import FunctionalModel, call, unaliased
+from fl_lightning.core.network import FunctionalModel, call, class_name, unaliased
 from fl_lightning.core.oracle import TASK_LOSS, ForwardPass, Oracle, Request, objective
 from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.core.substitution import substituted
 from fl_lightning.core.vector import Layout, copy
+from fl_lightning.errors import ModelError
 from fl_lightning.executors.executor import (
     Buffers,
     ClientResult,
@@ -39,6 +40,7 @@ class SequentialExecutor(Executor):
         if self.cast_dtype:
             self.cast = self.w.detach().to(self.cast_dtype)
             self.casts = [part.detach().requires_grad_() for part in layout.split(self.cast)]
+        self.frozen = [p for p in module.parameters() if not p.requires_grad]
         self.buffers, self.key = dict(module.named_buffers()), new_key(0)
         self.one = self.w.new_ones(())  # else autograd makes one for each gradient
 
@@ -80,6 +82,11 @@ class SequentialExecutor(Executor):
             for group in optimizer.param_groups:
                 group["lr"] = lr
             total = total + self._step(optimizer, *task.batches[step], live)
+        if any(p.requires_grad for p in self.frozen):
+            raise ModelError(
+                f"{class_name(self.module)} makes a frozen parameter trainable in a step, but "
+                "clients train what was so at the start: unfreeze it before"
+            )
         self.w.grad = None
         after = {name: self.buffers[name].clone() for name in received.buffers}
         return visit.result(self.w.detach().clone(), states, after, total / len(task.lrs))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fl_lightning.core.curves import OfRound, rate_in
 from fl_lightning.core.device import to_device_async
+from fl_lightning.core.rehearsed_round import RehearsedRound, dummy_facts
 from fl_lightning.data import ClientData
 from fl_lightning.errors import UserError
 from fl_lightning.federation.server import Server
@@ -23,6 +24,9 @@ class LocalRates:
 
     Attributes:
         base_lr_sum: `lr_sum` of a client of mean size in the first round.
+
+    Raises:
+        UserError: If a term divides by the learning rate, and a round has none.
     """
 
     def __init__(self, server: Server, clients: ClientData):
@@ -33,6 +37,25 @@ class LocalRates:
         self._steps_per_epoch = ceil(clients.mean_size / clients.batch_size)
         self._steps = clients.steps or max(1, round(clients.epochs * self._steps_per_epoch))
         self.base_lr_sum = self.average_visit(0)["lr_sum"]
+        still = next((t for t in range(server.rounds) if not self.of_round(t)), None)
+        if still is not None:
+            self._check_without_rate(still)
+
+    def _check_without_rate(self, round: int) -> None:
+        """Raise a UserError if terms need a learning rate in a round that has none."""
+        server, w = self.server, self.server.initial_w
+        of = server.layout, w, self.clients.dataset.num_classes, round, server.rounds
+        facts = dummy_facts(*of, self.clients.num_clients)
+        without = facts | {"lr_sum": w.new_zeros(()), "base_lr_sum": self.base_lr_sum}
+        with torch.random.fork_rng(devices=[]):  # a loss may draw random numbers
+            usual, still = (
+                RehearsedRound(server.scheduled, given, server.frozen) for given in (facts, without)
+            )
+        if usual.finite and not still.finite:
+            raise UserError(
+                f"the learning rate of round {round + 1:,} is 0, by which the algorithm divides: "
+                "let the schedule stay above 0"
+            )
 
     def of_round(self, round: int) -> float:
         """The local learning rate of a round, before `Algorithm.rate`."""

@@ -1,5 +1,6 @@
 """Trials of model and method on two samples, before the first round."""
 
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -91,7 +92,14 @@ def dry_run(
         try:
             out, y = forward(2, training)
             if training:
+                kept = _kept(module)
+                forward(2, first=2)  # what it leaves would act on the next
                 _check_repeats(out, forward(2)[0], module)
+                if changed := [k for k, v in _kept(module).items() if kept.get(k, v) != v]:
+                    raise ModelError(
+                        f"{class_name(module)} counts or collects by its attribute {changed[0]!r} "
+                        "in each step, which clients would pass on to one another: make it a buffer"
+                    )
         except (torch.OutOfMemoryError, ModelError):
             raise
         except Exception as error:
@@ -105,17 +113,24 @@ def dry_run(
             f"the output of {class_name(module)} has no gradient: remove no_grad or detach from "
             "its forward"
         )
+    trained = {k: p for k, p in module.named_parameters() if p.requires_grad}
     try:
-        torch.autograd.grad(value, _trained(module), allow_unused=True)
+        gradients = torch.autograd.grad(value, [*trained.values()], allow_unused=True)
     except RuntimeError as error:
         raise _does_not_take(module, clients, error) from error
+    for name, g in zip(trained, gradients, strict=True):
+        if g is not None and g.is_sparse:
+            raise ModelError(
+                f"the gradient of {name} in {class_name(module)} is sparse, but clients step one "
+                "dense vector: leave out sparse=True"
+            )
     if len(with_single_batch(clients)):
         try:
             out, y = forward(1)
             with torch.enable_grad(), autocast():
                 value = loss(out, y)
             if value.requires_grad:  # not where a loss of pairs has none
-                torch.autograd.grad(value, _trained(module), allow_unused=True)
+                torch.autograd.grad(value, [*trained.values()], allow_unused=True)
         except (torch.OutOfMemoryError, ModelError):
             raise
         except Exception as error:
@@ -139,14 +154,15 @@ def _forward(
     autocast: Callable[[], AbstractContextManager[Any]],
     samples: int,
     training: bool = True,
+    first: int = 0,
 ) -> tuple[Any, Any]:
-    """The model's output for the first samples, and their targets.
+    """The model's output for some samples, from the first on, and their targets.
 
     Raises:
         ModelError: If the model changes its input or a parameter in place, or replaces a buffer.
     """
     data, device = clients.dataset, next(module.parameters()).device
-    index = torch.arange(samples, device=data.device) % len(data)
+    index = (first + torch.arange(samples, device=data.device)) % len(data)
     x, y = data.inputs(index), data.targets(index)
     args, kwargs = arguments(x)
     given = tied(module, {name: b.clone() for name, b in module.named_buffers()})
@@ -172,10 +188,6 @@ def _forward(
             "change it in place, as buffer.copy_(...)"
         )
     return out, y
-
-
-def _trained(module: nn.Module) -> list[nn.Parameter]:
-    return [p for p in module.parameters() if p.requires_grad]
 
 
 def _places(module: nn.Module) -> dict[str, tuple[int, int]]:
@@ -270,6 +282,14 @@ def _check_repeats(out: Any, again: Any, module: nn.Module) -> None:
             "pass something on: keep counts and states in buffers, and draw from torch's global "
             "generator"
         )
+
+
+def _kept(module: nn.Module) -> dict[str, float]:
+    """Numbers, and lengths of lists and the like, that parts of a module have as attributes."""
+    parts, sized = getattr(module, "lightning_module", module).named_modules(), (list, dict, deque)
+    own = [(f"{path}.{k}".lstrip("."), v) for path, part in parts for k, v in vars(part).items()]
+    numbers = {name: value for name, value in own if isinstance(value, int | float)}
+    return numbers | {name: len(value) for name, value in own if isinstance(value, sized)}
 
 
 def with_single_batch(clients: ClientData) -> Tensor:

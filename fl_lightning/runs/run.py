@@ -29,19 +29,6 @@ if TYPE_CHECKING:
 TAIL_LENGTH = 10
 """Evaluations whose mean is reported, so that the last rounds' ups and downs cancel."""
 
-HIGHER_IS_BETTER = re.compile(
-    r"^test/(class_|(clients|clients_worst10|local)$)"
-    r"|^(?!.*[\W_](std|gap|drop|variance)([\W_]|$))"  # how far scores lie apart is no score
-    r".*(accuracy|(^|[\W_])(acc|auc|auroc|f1|precision|r2|recall)([\W_]|$))",
-    re.IGNORECASE,  # LightningModules log names such as val_Acc, test/F1 or "test R2"
-)
-"""Names of scalars whose larger values are better."""
-
-
-def higher_is_better(tag: str) -> bool:
-    """Whether larger values of a scalar are better, by its name."""
-    return HIGHER_IS_BETTER.search(tag) is not None
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Run:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from importlib.metadata import version
 from inspect import Parameter, signature
 from math import inf, nan
 from typing import Any, Literal
@@ -17,7 +16,7 @@ from torchmetrics import Metric, MetricCollection
 from fl_lightning.callbacks.metrics import computed
 from fl_lightning.core.losses import StepOutput, one_number
 from fl_lightning.errors import ModelError
-from fl_lightning.training.logged import Logged, Totals, logged
+from fl_lightning.training.logged import Logged, Totals, distinct, logged
 from fl_lightning.training.stand_in import StandIn
 
 Part = Literal["validation", "test"]
@@ -69,6 +68,7 @@ class StepModel(nn.Module):
         logs: The names of the numbers that each training step logs; None before the first one.
         still: The parts that are in evaluation mode while the module trains, as they were given.
         rests: Whether a training step has called a metric, which is not updated there.
+        anew: A metric that a Trainer lets count on over epochs, but is reset here; empty if none.
         metrics_by_name: The metrics that steps of evaluation have logged.
 
     Raises:
@@ -97,6 +97,7 @@ class StepModel(nn.Module):
         self.logged = dict[str, Logged]()
         self.logs: Sequence[str] | None = None
         self.rests, self.metrics_by_name = False, dict[str, Metric]()
+        self.anew = ""
         self.stand_in = StandIn()
         parts = module.modules() if module.training else ()  # else it was only scored before
         self.still = [part for part in parts if not part.training]
@@ -147,7 +148,7 @@ class StepModel(nn.Module):
         logs = {k: v.detach().to(loss).reshape(()) for k, v in numbers.items()}
         self.rests = self.rests or bool(of_metrics)
         if self.training:  # not in a reference pass, whose numbers nobody takes
-            self.logs = [*logs] if self.logs is None else self.logs
+            self.logs = distinct(logs) if self.logs is None else self.logs
             if changed := logs.keys() ^ {*self.logs}:
                 raise ModelError(
                     f"{type(module).__name__}.training_step logs {min(changed)!r} in some steps "
@@ -199,6 +200,11 @@ class StepModel(nn.Module):
         self.metrics_by_name |= metrics | {k: v for k, v in ends.items() if isinstance(v, Metric)}
         for name, value in (metrics | ends).items():
             found[name] = computed(value) if isinstance(value, Metric) else float(value)
+        of_trainer = [one for one in (metrics | ends).values() if isinstance(one, Metric)]
+        reset = {part for one in of_trainer for part in one.modules()}
+        for name, one in module.named_modules():
+            if isinstance(one, Metric) and one._computed is not None and one not in reset:
+                self.anew = self.anew or name
         for metric in _metrics(module):
             metric.reset()
         return found
@@ -277,23 +283,9 @@ def _metrics_at_rest(module: nn.Module) -> Iterator[list[Tensor]]:
             vars(part).update(kept)
 
 
-def set_up(module: nn.Module) -> None:
-    """Let a LightningModule make its parts, as a Trainer does before training."""
+def set_up(module: nn.Module, stage: str = "fit") -> None:
+    """Let a LightningModule make its parts, as a Trainer does before training and scoring."""
     if isinstance(module, LightningModule):
-        module.setup("fit")
-        module.configure_model()
-
-
-def checkpoint_of(module: LightningModule, rounds: int) -> dict[str, Any]:
-    """The content of a checkpoint that `load_from_checkpoint` reads."""
-    content: dict[str, Any] = {
-        "epoch": rounds,
-        "global_step": 0,
-        "pytorch-lightning_version": version("lightning"),
-        "state_dict": {k: t.cpu().clone() for k, t in module.state_dict().items()},
-    }
-    if module.hparams:
-        content["hparams_name"] = module._hparams_name
-        content["hyper_parameters"] = dict(module.hparams)
-    module.on_save_checkpoint(content)
-    return content
+        with StepModel(module).attached():
+            module.setup(stage)
+            module.configure_model()

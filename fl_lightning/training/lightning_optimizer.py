@@ -26,8 +26,8 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
 
     Raises:
         ModelError: If there is none, or more than one optimizer, group or scheduler; if it does not
-            take all trainable parameters, cannot be made anew, or has rules for single layers; or
-            if the scheduler changes more than the rate.
+            take all trainable parameters, takes others, cannot be made anew, or has rules for
+            single layers; or if the scheduler changes more than the rate.
     """
     name, given = type(module).__name__, cast(Any, module.configure_optimizers())
     if len(listed := _listed(given)) == 1:
@@ -61,6 +61,11 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
             "optimizer has one; or give lr="
         )
     taken = {id(p) for p in optimizer.param_groups[0]["params"]}
+    if taken - {*map(id, module.parameters())}:
+        raise ModelError(
+            f"{name}.configure_optimizers takes a parameter that is no part of {name}, so that no "
+            "client would train it: put its module into an nn.ModuleList"
+        )
     left = [n for n, p in module.named_parameters() if p.requires_grad and id(p) not in taken]
     if left:
         raise ModelError(
@@ -77,7 +82,7 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
     _check_one_vector(name, kind, local)
     one = _scheduler(name, optimizer, schedulers)
     texts = [call_text(type(optimizer), settings | kept)]
-    texts += [call_text(type(one), public(one))] if schedulers else []
+    texts += [call_text(type(one), group | public(one))] if schedulers else []  # has max_lr there
     lrs = _rates(name, optimizer, one, rounds)
     return local, lambda t, _: lrs[min(t, rounds - 1)], ", ".join(texts)
 

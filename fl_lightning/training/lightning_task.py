@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ from fl_lightning.callbacks.scoring import Autocast
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.losses import LOSSES, TaskLoss, own_loss
 from fl_lightning.data import DeviceDataset
+from fl_lightning.data.dataset import is_image
 from fl_lightning.data.federated import FederatedData
 from fl_lightning.errors import ModelError, UserError, nearest
 from fl_lightning.executors import ClientResult
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.files import atomic
-from fl_lightning.training.lightning_module import Part, StepModel, checkpoint_of
+from fl_lightning.training.lightning_module import Part, StepModel
 from fl_lightning.training.lightning_optimizer import local_optimizer
 from fl_lightning.training.task import NAMES, Task, computes_its_loss, labels_loss, owners
 
@@ -44,6 +46,7 @@ class LightningTask(Task):
         self.steps, self.own_optimizer = StepModel(module), own_optimizer
         self.optimizer = ""  # as text, if it is the module's own
         self.logged = dict[str, list[str]]()  # the names of the scores of each part
+        self.scaled = False  # whether rows have images whose numbers are divided by 255
         super().__init__(module, own_loss, (), batch_size)
 
     @property
@@ -79,12 +82,19 @@ class LightningTask(Task):
 
     @property
     def notes(self) -> list[str]:
-        """That metrics rest in the training step, and parts in evaluation mode, if there are."""
+        """What metrics do not do here, and which parts stay in evaluation mode, if there are."""
         name, found = type(self.module).__name__, list[str]()
         if self.steps.rests:
             found.append(
                 f"note: metrics rest in {name}.training_step, as parallel clients cannot keep "
                 "their sums: log numbers there"
+            )
+        if self.scaled:
+            found.append(f"note: images of type uint8 reach {name} as floating numbers from 0 to 1")
+        if self.steps.anew:
+            found.append(
+                f"note: {name}.{self.steps.anew} begins anew in each evaluation: take what counts "
+                "over rounds, such as a maximum, from the history"
             )
         if still := self.steps.still:
             first = next(path for path, part in self.module.named_modules() if part is still[0])
@@ -114,12 +124,13 @@ class LightningTask(Task):
     def dataset(self, data: FederatedData, part: str = "train") -> DeviceDataset:
         """The rows of a part, which the module gets as one batch."""
         rows, classes = self._rows(data, part), tuple[str, ...]()
+        self.scaled |= any(map(is_image, tree_leaves(rows)))
         y: Any = torch.zeros(len(tree_leaves(rows)[0]))
         with suppress(UserError):  # no target is named: only methods that look at labels need it
             x, target = data.divided(rows)
             if target is not x:  # a lone tensor has no target beside it
                 y, classes = target, self._classes(data)
-        if isinstance(y, Tensor) and y.dtype == torch.uint8 and y.ndim == 4:
+        if isinstance(y, Tensor) and is_image(y):
             raise UserError(
                 f"the target of {part} has the type of images, uint8 {tuple(y.shape)}, which reach "
                 "the model from 0 to 1: give int64 for classes, or floating numbers"
@@ -259,3 +270,18 @@ def task_of(
         raise UserError(f"metrics is {metrics!r}: give a list, such as metrics=[{metrics!r}]")
     make_metrics(metrics, 0, torch.device("cpu"))
     return Task(module, found, metrics, batch_size)
+
+
+def checkpoint_of(module: LightningModule, rounds: int) -> dict[str, Any]:
+    """The content of a checkpoint that `load_from_checkpoint` reads."""
+    content: dict[str, Any] = {
+        "epoch": rounds,
+        "global_step": 0,
+        "pytorch-lightning_version": version("lightning"),
+        "state_dict": {k: t.cpu().clone() for k, t in module.state_dict().items()},
+    }
+    if module.hparams:
+        content["hparams_name"] = module._hparams_name
+        content["hyper_parameters"] = dict(module.hparams)
+    module.on_save_checkpoint(content)
+    return content

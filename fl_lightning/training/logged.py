@@ -1,6 +1,6 @@
 """What the steps of a LightningModule log, and its totals over batches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import nan
 from numbers import Number
 from operator import add
@@ -10,6 +10,13 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from fl_lightning.errors import ModelError
+from fl_lightning.federation.aggregation import DISTANCES
+
+OF_ROUND = {"round", "train/loss", "local/lr", *DISTANCES}
+"""Names of numbers that a round has in any case."""
+
+OF_CLIENTS = "_std", "_worst10"
+"""How names of statistics over clients end, besides the mean (see `over_clients`)."""
 
 REDUCTIONS: dict[str, Callable[[float, float], float]] = {
     "mean": add,  # of numbers times their weights
@@ -50,8 +57,13 @@ def logged(
     """What `self.log(name, value, ...)` of a module of class `kind` asks for.
 
     Raises:
-        ModelError: If the value is no single number, or there is no such reduction.
+        ModelError: If the value is no single number, there is no such reduction, or the name is the
+            federation's.
     """
+    if name in OF_ROUND:
+        raise ModelError(
+            f"{kind} logs {name!r}, which is the federation's own number: give it another name"
+        )
     number = value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, Number | Metric)
     if not number:
         given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.60}"
@@ -63,6 +75,17 @@ def logged(
             f"{', '.join(REDUCTIONS)}"
         )
     return Logged(value, reduction, batch_size)
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """The names of what a training step logs; a ModelError if one is a statistic of another."""
+    for name in (listed := [*names]):
+        if shared := [name + end for end in OF_CLIENTS if name + end in listed]:
+            raise ModelError(
+                f"a training step logs {name!r} and {shared[0]!r}, which names a statistic of the "
+                "first over clients: give the second another name"
+            )
+    return listed
 
 
 class Totals:

@@ -15,7 +15,7 @@ from torchmetrics import Metric
 from fl_lightning.algorithms import modifiers
 from fl_lightning.callbacks.bases import HOOKS, Measure, Stopping
 from fl_lightning.callbacks.privacy import check_opacus, is_private
-from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.algorithm import Algorithm, local_sgd
 from fl_lightning.core.curves import as_curve
 from fl_lightning.core.losses import TaskLoss
 from fl_lightning.core.weighting import WEIGHTS, by_size, uniform, with_base
@@ -37,9 +37,6 @@ OF_OPTIMIZER = "lr", "momentum", "weight_decay"
 STACKED_BELOW = 5_000_000
 """Parameters from which on clients' kernels fill a GPU better side by side than as one program's
 grouped ones: by calculation, not yet measured."""
-
-SGD_OF_OPTIONS = Algorithm().local
-"""The `local` of an algorithm without an optimizer of its own."""
 
 
 def callbacks(
@@ -83,6 +80,14 @@ def _check_callbacks(made: Sequence[Any], has_validation: bool) -> None:
         hooks = [hook for hook in dir(new) if hook.startswith("on_")]
         if unknown := [hook for hook in hooks if hook not in HOOKS]:
             raise UserError(f"{name} has a hook {unknown[0]}{nearest(unknown[0], HOOKS)}")
+        for hook in hooks:  # a hook may leave out what it does not need
+            given, taken = ("federation", *HOOKS[hook]), signature(getattr(new, hook)).parameters
+            rest = Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD
+            needed = [p.name for p in taken.values() if p.default is p.empty and p.kind not in rest]
+            if wrong := [argument for argument in needed if argument not in given]:
+                raise UserError(
+                    f"{name}.{hook} takes {wrong[0]!r}, but gets {', '.join(given)}: name it so"
+                )
         if not (hooks or hasattr(new, "terms") or hasattr(new, "diagnostics")):
             raise UserError(
                 f"{new!r:.60} is no callback: give one of fl_lightning.callbacks, such as "
@@ -126,7 +131,7 @@ def with_general_options(algorithm: Algorithm, o: Options) -> Algorithm:
     numbers = {**vars(o), "lr": o.lr_of_round(0, o.rounds)}
     taken = {name: numbers[name] for name in OF_OPTIMIZER if name not in unused}
     # fused: one pass over the weights for decay, momentum and step
-    make = partial(SGD, fused=True) if algorithm.local is SGD_OF_OPTIONS else algorithm.local
+    make = partial(SGD, fused=True) if algorithm.local is local_sgd else algorithm.local
     algorithm = algorithm.with_outer_terms(*outer, local=partial(make, **taken))
     if algorithm.lr is not None:
         return algorithm
@@ -140,7 +145,7 @@ def unused_by(algorithm: Algorithm) -> set[str]:
     unused |= set() if algorithm.lr is None else {"lr"}
     if with_base(algorithm.weight, uniform) is with_base(algorithm.weight, by_size):
         unused.add("weighting")
-    if algorithm.local is SGD_OF_OPTIONS:
+    if algorithm.local is local_sgd:
         return unused | set(OF_OPTIMIZER) - set(algorithm.sgd_options)
     parameters = signature(algorithm.local).parameters
     needed = {name for name, p in parameters.items() if p.default is Parameter.empty}

@@ -21,7 +21,7 @@ def call_text(kind: Any, options: Mapping[str, Any]) -> str:
         >>> call_text(torch.optim.SGD, {"lr": 0.1, "momentum": 0})
         'SGD(lr=0.1)'
     """
-    defaults = {p.name: p.default for p in signature(kind).parameters.values()}
+    defaults = {p.name: _plain(p.default) for p in signature(kind).parameters.values()}
     given = {name: _plain(value) for name, value in options.items()}
     shown = [
         f"{k}={v!r}"
@@ -32,19 +32,22 @@ def call_text(kind: Any, options: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A tensor as a number, or as a tuple of its numbers; likewise the parts of a scheduler."""
+    """A tensor as a number, or as a tuple of its numbers; functions and schedulers as texts."""
     if isinstance(value, Tensor):
         return value.item() if value.numel() == 1 else tuple(value.flatten().tolist())
     if isinstance(value, Counter):  # the milestones of MultiStepLR
         value = sorted(value.elements())
     if isinstance(value, list):
         return tuple(map(_plain, value))
+    if callable(value):
+        return loss_text(value)
     return call_text(type(value), public(value)) if isinstance(value, LRScheduler) else value
 
 
 def public(scheduler: Any) -> dict[str, Any]:
-    """The attributes of a scheduler by the names of its arguments."""
-    return {name.lstrip("_"): value for name, value in vars(scheduler).items()}
+    """The attributes of a scheduler by the names of its arguments, such as max_lr of max_lrs."""
+    own = {name.lstrip("_"): value for name, value in vars(scheduler).items()}
+    return own | {name.removesuffix("s"): value for name, value in own.items()}
 
 
 def loss_text(loss: Any) -> str:

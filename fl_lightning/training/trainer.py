@@ -289,6 +289,8 @@ class FederatedTrainer:
             raise UserError("there is no module to score: give one, or call fit before")
         if not isinstance(data, FederatedData):
             raise UserError(f"the data are a {type(data).__name__}: give data=FederatedData(...)")
+        if module is not self._module:
+            set_up(module, {"validation": "validate"}.get(part, part))
         task = task_of(module, self.loss, self.metrics, self.options.batch_size, self._given)
         return task.scores_of_groups(self._fabric or self._launched(), data, part, groups)
 

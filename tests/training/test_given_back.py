@@ -155,3 +155,25 @@ def test_a_module_makes_its_parts_in_configure_model() -> None:
     trainer().fit(module, data())
     assert "outer.0.weight" in state(module)
     assert "outer.weight" in before
+
+
+def test_a_module_that_was_not_fitted_makes_its_parts_to_be_scored() -> None:
+    stages = list[str]()
+
+    class Late(Lit):
+        def setup(self, stage: str) -> None:
+            stages.append(stage)
+
+        def configure_model(self) -> None:
+            self.made = nn.Identity()
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.made(super().forward(x))
+
+    given, fit = data(test=rows(9), validation=rows(9)), trainer(rounds=1)
+    expected = trainer().test(Lit(), given)
+    assert fit.test(Late(), given) == expected
+    fit.validate(Late(), given)
+    fit.fit(Late(), given)
+    fit.test(data=given)  # which has its parts
+    assert stages == ["test", "validate", "fit"]

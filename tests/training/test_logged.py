@@ -4,8 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+import torchmetrics
+from fit_program import WithMetric
 from lightning_modules import Lit, data, rows, trainer
 from torch import nn
+
+import fl_lightning as fl
 
 
 class Stages(Lit):
@@ -105,3 +109,39 @@ def test_scores_are_reduced_as_they_are_logged() -> None:
     assert found["most"] == found["most again"] == x.max().item()
     assert found["least"] == x.min().item()
     assert found["of twos"] == pytest.approx(twos.sum().item() / len(twos))
+
+
+class Best(WithMetric):
+    """Logs the best score so far too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.best = torchmetrics.MaxMetric()
+
+    def on_validation_epoch_end(self) -> None:
+        self.best(self.accuracy.compute())
+        self.log("val_best", self.best.compute())
+
+
+class OfBatches(WithMetric):
+    """Logs the mean of its metric over batches."""
+
+    def validation_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
+        self.log("val_acc", self.accuracy(self(batch["x"]), batch["label"]))
+
+
+def test_it_is_said_that_metrics_do_not_count_on_over_rounds(capsys: Any) -> None:
+    for made, times in ((Best(), 1), (WithMetric(), 0), (OfBatches(), 0)):
+        trainer(rounds=2).fit(made, data(validation=rows(23)))
+        assert capsys.readouterr().out.count("begins anew in each evaluation") == times
+
+
+def test_it_is_said_that_images_are_scaled(capsys: Any) -> None:
+    class Pixels(Lit):
+        def training_step(self, batch: dict[str, torch.Tensor], index: int) -> Any:
+            return super().training_step({**batch, "x": batch["x"].flatten(1)}, index)
+
+    given = rows(9)
+    for images, times in ((torch.ones(9, 1, 2, 3), 0), (torch.ones(9, 1, 2, 3).byte(), 1)):
+        trainer().fit(Pixels(), fl.FederatedData({**given, "x": images}, clients=[0] * 9))
+        assert capsys.readouterr().out.count("Pixels as floating numbers from 0 to 1") == times

@@ -1,5 +1,8 @@
 """Clients have the module's optimizer and scheduler."""
 
+import pickle
+from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from math import cos, pi
 from pathlib import Path
@@ -13,14 +16,17 @@ from torch.nn import functional as F
 from torch.optim import SGD, AdamW, Muon
 from torch.optim.lr_scheduler import (
     CosineAnnealingLR,
+    CyclicLR,
     LambdaLR,
     LinearLR,
     MultiStepLR,
+    OneCycleLR,
     SequentialLR,
     StepLR,
 )
 
 import fl_lightning as fl
+from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.training.lightning_optimizer import local_optimizer
 
 
@@ -98,6 +104,33 @@ def test_the_text_of_a_run_has_what_its_optimizer_and_scheduler_do() -> None:
     assert text == f"SGD(lr=0.2), SequentialLR(schedulers={phases}, milestones=(2,))"
 
 
+def decayed(round: int, by: float) -> float:
+    return by**round
+
+
+KEPT_ELSEWHERE: dict[str, Callable[..., Any]] = {
+    "LambdaLR(lr_lambda=('decayed(by=0.9)',))": partial(
+        LambdaLR, lr_lambda=partial(decayed, by=0.9)
+    ),
+    "max_lr=0.5": partial(OneCycleLR, max_lr=0.5, total_steps=9, cycle_momentum=False),
+    "max_lr=(0.5,)": partial(CyclicLR, base_lr=0.1, max_lr=0.5, cycle_momentum=False),
+}
+
+
+@pytest.mark.parametrize("text", KEPT_ELSEWHERE)
+def test_the_text_has_what_a_scheduler_keeps_elsewhere(text: str) -> None:
+    def scheduled(self: Any) -> Any:
+        optimizer = SGD(self.parameters(), lr=0.1)
+        return [optimizer], [KEPT_ELSEWHERE[text](optimizer)]
+
+    assert text in local_optimizer(module(configure_optimizers=scheduled), 4)[2]
+
+
+def test_a_copy_of_an_algorithm_takes_the_same_options() -> None:
+    for copied in (deepcopy(Algorithm()), pickle.loads(pickle.dumps(Algorithm()))):
+        fitted(Lit(), algorithm=copied, lr=0.1, momentum=0.9)
+
+
 class Passing(AdamW):
     """Passes its options on."""
 
@@ -164,3 +197,9 @@ def test_a_rate_may_be_zero() -> None:
     assert [*fit.history["local/lr"]] == pytest.approx([0.0, 0.05, 0.1])
     before = Lit().outer.weight
     assert torch.equal(fitted(Still()).outer.weight, before)
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedtoga", "fednova"])
+def test_a_method_that_divides_by_a_rate_of_zero_is_refused(method: str) -> None:
+    with pytest.raises(fl.UserError, match="rate of round 1 is 0"):
+        fitted(WarmedUp(), algorithm=method)

@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import EarlyStopping as OfLightning
 from lightning_modules import Lit, data, module, owners, refused, rows, trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torchmetrics.classification import MulticlassAccuracy
 
 import fl_lightning as fl
 
@@ -58,6 +59,12 @@ class TwoHeads(nn.Linear):
 
 def bad_step(self: Any, batch: Any, index: int) -> None:
     batch["z"]
+
+
+class Renamed:
+    """A callback that names an argument otherwise."""
+
+    def on_round_end(self, federation: Any, scores: Any, every: int = 1) -> None: ...
 
 
 net = partial(nn.Linear, 5, 1)
@@ -151,6 +158,12 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: trainer(loss="mse", metrics=["r2"]).fit(net(), numbers()),
         ("test=0.2",),
     ),
+    "metric of each class": (
+        lambda: trainer(metrics={"each": MulticlassAccuracy(3, average=None)}).fit(
+            nn.Linear(5, 3), fl.FederatedData((X, COUNTS), clients=owners(), test=0.2)
+        ),
+        ("metric of each", "test part"),
+    ),
     "metric of classes": (
         lambda: trainer(loss="mse", metrics=["auroc"]).fit(net(), numbers(test=0.2)),
         ("auroc", "not classes"),
@@ -213,6 +226,10 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "of Lightning": (
         lambda: trainer(callbacks=[OfLightning("loss")]).fit(Lit(), data()),
         ("EarlyStopping", "fl_lightning.callbacks"),
+    ),
+    "a hook's argument": (
+        lambda: trainer(callbacks=[Renamed()]).fit(Lit(), data()),
+        ("Renamed.on_round_end", "'scores'", "federation, metrics"),
     ),
     "BatchNorm": (
         lambda: trainer(batch_size=1).fit(Lit(), data()),

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from functools import partial
+from functools import partial, partialmethod
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ class Fixed(Optimizer):
         super().__init__(parameters, {"lr": 0.1})
 
 
+OF_NOBODY = nn.Parameter(torch.zeros(2))
 ONE_CYCLE = partial(OneCycleLR, max_lr=0.1, cycle_momentum=False)
 
 
@@ -73,6 +74,44 @@ def anneals(self: Any, batch: Any, index: int) -> Tensor:
     return Lit.training_step(self, batch, index) / self.count
 
 
+def begins_late(self: Any, batch: Any, index: int) -> Tensor:
+    """Anneals after steps that no trial makes."""
+    self.count = vars(self).get("count", 0) + 1
+    return Lit.training_step(self, batch, index) * (1 if self.count < 100 else 0.1)
+
+
+def remembers(self: Any, batch: Any, index: int) -> Tensor:
+    """Centers outputs by those of the step before."""
+    out = self(batch["x"])
+    loss = F.cross_entropy(out - vars(self).get("center", 0), batch["label"])
+    self.center = out.detach().mean(0)
+    return loss
+
+
+class Sparse(Lit):
+    """Has rows of which a step takes few."""
+
+    def __init__(self) -> None:
+        super().__init__(norm=False)
+        self.table = nn.Embedding(3, 8, sparse=True)
+
+    def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor:
+        hidden = torch.tanh(self.inner(batch["x"])) + self.table(batch["label"])
+        return F.cross_entropy(self.outer(hidden), batch["label"])
+
+
+class Unshaped(Lit):
+    """Has a layer without a shape."""
+
+    def configure_model(self) -> None:
+        self.inner = nn.LazyLinear(8)
+
+
+def with_list(self: Any) -> None:
+    Lit.__init__(self)
+    self.kept = list[int]()
+
+
 def adds_noise(self: Any, batch: Any, index: int) -> Tensor:
     """Draws from a generator of its own."""
     return Lit.training_step(self, batch, index) * torch.rand((), generator=self.noise)
@@ -88,6 +127,10 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
     "some parameters": (
         {"configure_optimizers": lambda self: SGD(self.outer.parameters(), lr=0.1)},
         "inner.weight",
+    ),
+    "parameters of nobody": (
+        {"configure_optimizers": lambda self: SGD([*self.parameters(), OF_NOBODY], lr=0.1)},
+        "no part of Mine",
     ),
     "no optimizer": ({"configure_optimizers": lambda self: None}, "lr="),
     "a closure": ({"configure_optimizers": lambda self: LBFGS(self.parameters())}, "closure"),
@@ -120,6 +163,10 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
         {"configure_optimizers": lambda self: SGD(self.parameters(), self.trainer.world_size)},
         "self.trainer.world_size",
     ),
+    "trainer of setup": (
+        {"setup": lambda self, stage: self.trainer.estimated_stepping_batches},
+        "self.trainer.estimated_stepping_batches",
+    ),
     "a hook of Lightning 1": (
         {"validation_epoch_end": lambda self, outputs: None},
         "validation_epoch_end",
@@ -148,6 +195,15 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
         "'norm.weight' in a step",
     ),
     "a count of steps": ({"training_step": anneals}, "Mine has another result"),
+    "a count that acts late": ({"training_step": begins_late}, "'count' in each step"),
+    "a list": (
+        {"training_step": step_with(lambda self, _: self.kept.append(1)), "__init__": with_list},
+        "'kept' in each step",
+    ),
+    "a tensor of the step before": (
+        {"training_step": remembers, "__init__": partialmethod(Lit.__init__, norm=False)},
+        "Mine has another result",
+    ),
     "a generator of its own": (
         {"training_step": adds_noise, "noise": torch.Generator()},
         "torch's global generator",
@@ -168,6 +224,14 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
         {"training_step": step_with(lambda self, b: self.log("mine", self(b["x"])[0]))},
         "'mine' of shape (3,)",
     ),
+    "a number of the federation": (
+        {"training_step": step_with(lambda self, _: self.log("train/loss", 1.0))},
+        "logs 'train/loss', which is the federation's",
+    ),
+    "a statistic over clients": (
+        {"training_step": step_with(lambda self, _: self.log("loss_std", 1.0))},
+        "'loss' and 'loss_std'",
+    ),
     "a logged text": (
         {"training_step": step_with(lambda self, _: self.log("mine", "good"))},
         "logs 'mine' of 'good'",
@@ -179,6 +243,11 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
 def test_modules_that_no_federation_can_train(name: str) -> None:
     members, word = MODULES[name]
     refused(lambda: trainer().fit(module(**members), data()), word)
+
+
+def test_parameters_without_a_shape_and_sparse_gradients() -> None:
+    refused(lambda: trainer().fit(Unshaped(), data()), "inner.weight has no shape")
+    refused(lambda: trainer().fit(Sparse(), data()), "table.weight in Sparse", "sparse=True")
 
 
 @pytest.mark.parametrize("executor", ["sequential", "stacked"])
@@ -216,3 +285,13 @@ def test_a_step_that_loses_the_dimension_of_a_batch_of_one() -> None:
     for size in (4, 6):  # of 13, 7, 12 and 9 rows
         with pytest.raises(fl.UserError, match=r"batch of one sample.*squeeze\(-1\).*batch_size"):
             trainer(batch_size=size).fit(mine, data())
+
+
+def test_a_step_that_unfreezes_a_parameter_later() -> None:
+    """Clients would never train it."""
+    thaw = step_with(lambda self, _: self.inner.requires_grad_(self.current_epoch > 0))
+    mine = module(training_step=thaw)
+    mine.inner.requires_grad_(False)
+    with pytest.raises(fl.UserError, match="Mine makes a frozen parameter trainable"):
+        trainer().fit(mine, data())
+    assert not mine.inner.weight.requires_grad

@@ -26,7 +26,7 @@ from fl_lightning.errors import UserError, nearest
 from fl_lightning.lab import analysis
 from fl_lightning.lab.analysis import figures
 from fl_lightning.lab.displayed import Figure
-from fl_lightning.runs.run import Run, higher_is_better
+from fl_lightning.runs.run import Run
 from fl_lightning.training import parts
 
 Split = Annotated[Literal["train", "test"], Doc("Samples to use: the training or the test set.")]
@@ -241,14 +241,13 @@ def clients(subjects: Subjects, split: Split = "test", metric: str | None = None
     for label, scores in found.items():
         values = Series(unit * scores).dropna()
         recorded = subjects[label].run.larger_is_better(name)
-        larger = higher_is_better(name) if recorded is None else recorded
-        spread = over_clients("", torch.tensor(values.to_numpy()), larger=larger)
+        spread = over_clients(name, torch.tensor(values.to_numpy()), larger=recorded)
         rows[label] = {
             "clients": str(len(values)),
             "mean": values.mean(),
             "deviation": values.std(ddof=0),
             "lowest": values.min(),
-            "worst 10 %": spread["_worst10"],
+            "worst 10 %": spread[f"{name}_worst10"],
             "highest": values.max(),
         }
     caption = f"{name} of the global model for each client on {' or '.join(which)}"

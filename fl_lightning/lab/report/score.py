@@ -10,7 +10,8 @@ from pandas import Series, read_csv
 
 from fl_lightning.core.constraints import NonNegativeFloat, PositiveInt, Range, checked
 from fl_lightning.errors import UserError
-from fl_lightning.runs.run import TAIL_LENGTH, Run, higher_is_better
+from fl_lightning.runs.run import TAIL_LENGTH, Run
+from fl_lightning.runs.scalars import higher_is_better
 
 EVALUATED = "test", "val"
 """How names of scores of the global model begin."""

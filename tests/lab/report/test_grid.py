@@ -84,9 +84,17 @@ def test_a_metric_of_clients_has_the_direction_of_the_global_models(tag, larger,
     assert make_score(tag, [Run.read(folder)]).higher_is_better is larger
 
 
-@pytest.mark.parametrize("tag", ["test_R2 score", "val/F1", "val_Acc", "test_MulticlassAccuracy"])
+CAPITALS = ["test_R2 score", "val/F1", "val_Acc", "test_MulticlassAccuracy", "test_BinaryF1Score"]
+
+
+@pytest.mark.parametrize("tag", [*CAPITALS, "val/BinaryAUROC", "val_mIoU", "val/dice", "test/bleu"])
 def test_the_direction_of_a_name_does_not_depend_on_its_capitals(tag):
     assert make_score(tag).higher_is_better is True
+
+
+@pytest.mark.parametrize("tag", ["val/dice_loss", "val_diceLoss", "val_iou_loss"])
+def test_a_loss_is_better_if_it_is_lower(tag):
+    assert not make_score(tag).higher_is_better
 
 
 @pytest.mark.parametrize(

@@ -205,21 +205,6 @@ def test_a_run_of_another_table_in_the_folder_is_not_taken(planned):
     assert (jobs[0].state, others[0].state) == ("missing", "finished")
 
 
-def test_a_run_does_not_begin_in_a_folder_that_another_table_has_taken_since(planned):
-    (job, _), (other, _) = planned(SMALL + METHODS), planned(SMALL + METHODS, "--clients", "5")
-    finished(other, 0.5, 0.6)
-    with pytest.raises(UserError, match="give the command again"):
-        job.run()
-
-
-def test_a_run_does_not_begin_once_a_file_of_its_table_was_edited(planned, tmp_path):
-    (job, _) = planned(SMALL + METHODS)
-    (tmp_path / "table.yaml").write_text(SMALL + METHODS + "batch_size: 7\n")
-    with pytest.raises(UserError, match="batch_size was 16 and is now 7"):
-        job.run()
-    assert job.state == "missing"
-
-
 def test_data_and_models_of_the_package_are_known_by_name_in_every_recipe(planned):
     jobs = planned(SMALL + "rows: {fedavg: {}}\ncolumns: {a: {data: svhn, model: vgg11}, b: {}}\n")
     assert options(jobs, "data", "model") == [("svhn", "vgg11"), ("digits", "mlp")]
