@@ -212,9 +212,9 @@ def _strict(oracle: Oracle, view: StrictView, at: Tensor) -> Oracle:
             number = one_number(value, f"{view._where}'s loss", TermError)
             if number.requires_grad and any(_depends(number, w) for w in followed):
                 raise TermError(
-                    f"{view._where} has a loss that depends on w, where only b has a gradient: add "
-                    "that of a penalty, as oracle.of(loss)(w) + self.mu * w, or compute what is "
-                    "constant before the loss"
+                    f"{view._where} has a loss that depends on w, which has no gradient there: "
+                    "add a penalty's gradient, as oracle.of(loss)(w) + self.mu * w, or compute "
+                    "what is constant before the loss"
                 )
         finally:
             vars(view)["_in_loss"] = False
@@ -249,7 +249,7 @@ def _strict(oracle: Oracle, view: StrictView, at: Tensor) -> Oracle:
 
 
 def _depends(number: Tensor, w: Tensor) -> bool:
-    """Whether a number was computed of a tensor that autograd follows."""
+    """Whether a number was computed from a tensor that autograd follows."""
     (g,) = torch.autograd.grad(number, w, retain_graph=True, allow_unused=True)
     return g is not None
 

@@ -86,7 +86,7 @@ def _check_callbacks(made: Sequence[Any], has_validation: bool) -> None:
             needed = [p.name for p in taken.values() if p.default is p.empty and p.kind not in rest]
             if wrong := [argument for argument in needed if argument not in given]:
                 raise UserError(
-                    f"{name}.{hook} takes {wrong[0]!r}, but gets {', '.join(given)}: name it so"
+                    f"{name}.{hook} takes {wrong[0]!r}, but gets {', '.join(given)}: use these"
                 )
         if not (hooks or hasattr(new, "terms") or hasattr(new, "diagnostics")):
             raise UserError(
