@@ -78,7 +78,7 @@ class Experiment:
         self.offered = choices(data, models, algorithm, partition, augment)
         groups = {**GROUPS, "launch": PrecisionOption if under_fabric_run() else LaunchOptions}
         self._given = given(argv)
-        with nullcontext() if is_collecting() else exit_with_message():  # else the caller does
+        with nullcontext() if is_collecting() else exit_with_message():  # else the asker does
             values, self.chosen = parse(
                 groups, self.offered, with_resumed_options(argv), doc or "", **defaults
             )

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._C._functorch import get_interpreter_stack
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.losses import one_number
 from fl_lightning.core.oracle import BatchOracle, ForwardPass, Loss, Oracle, Request
-from fl_lightning.core.stacked_functions import is_stacked
+from fl_lightning.core.stacked_functions import is_stacked, transforms
 from fl_lightning.core.term import OfClients, OfLayout, Term
 from fl_lightning.core.view import DRAWS, FACTS, View, check_like, check_unchanged, unchanged
 from fl_lightning.errors import TermError, first_sentence
@@ -201,7 +200,7 @@ class StrictView(View):
 
 def _strict(oracle: Oracle, view: StrictView, at: Tensor) -> Oracle:
     """The oracle that a term receives `at` a point: it checks the term's losses."""
-    transforms = len(get_interpreter_stack() or ())
+    around = transforms()
 
     def checked(loss: Loss, b: ForwardPass) -> Tensor:
         vars(view)["_in_loss"] = True
@@ -233,7 +232,7 @@ def _strict(oracle: Oracle, view: StrictView, at: Tensor) -> Oracle:
                 f"{view._where}'s loss asks for oracle(w) or oracle.loss(w), but a loss reads its "
                 "own pass only: b.at(w) is the batch at other weights, b.at(w).loss its loss"
             )
-        if len(get_interpreter_stack() or ()) > transforms:
+        if len(transforms()) > len(around):
             raise TermError(
                 f"{view._where} transforms the oracle by torch.func, which cannot be done: call it "
                 "at each point; (oracle(w + e * u) - oracle(w)) / e is the Hessian times u"
@@ -255,7 +254,7 @@ def _depends(number: Tensor, w: Tensor) -> bool:
 
 
 def _generators() -> tuple[object, ...]:
-    """The states of Python's and numpy's global generators."""
+    """The states of Python's and numpy's global generators, in `seeded_rng`."""
     of_numpy = np.random.mtrand.get_bit_generator().state["state"]
     return random.getstate(), of_numpy["pos"], of_numpy["key"].tobytes()
 

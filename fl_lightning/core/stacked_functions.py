@@ -5,6 +5,7 @@ as channels, it copies each activation there and back. It takes PyTorch's cross 
 26 operations, forward and back; here they are 12, with the same bits.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,7 +22,12 @@ Options = tuple[Any, ...]
 
 def is_stacked() -> bool:
     """Whether `vmap` runs: a function sees one of several clients."""
-    return any(each.key() == TransformType.Vmap for each in get_interpreter_stack() or [])
+    return any(each.key() == TransformType.Vmap for each in transforms())
+
+
+def transforms() -> Sequence[Any]:
+    """The transforms of torch.func that run, from the outermost on."""
+    return get_interpreter_stack() or ()
 
 
 def folded(t: Tensor, clients: int, dim: int | None, at: int) -> Tensor:

@@ -85,7 +85,7 @@ class SequentialExecutor(Executor):
         if any(p.requires_grad for p in self.frozen):
             raise ModelError(
                 f"{class_name(self.module)} makes a frozen parameter trainable in a step, but "
-                "clients train what was so at the start: unfreeze it before"
+                "clients train what was trainable at the start: unfreeze it before"
             )
         self.w.grad = None
         after = {name: self.buffers[name].clone() for name in received.buffers}

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fl_lightning.core.curves import OfRound, rate_in
 from fl_lightning.core.device import to_device_async
+from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.core.rehearsed_round import RehearsedRound, dummy_facts
 from fl_lightning.data import ClientData
 from fl_lightning.errors import UserError
@@ -47,7 +48,7 @@ class LocalRates:
         of = server.layout, w, self.clients.dataset.num_classes, round, server.rounds
         facts = dummy_facts(*of, self.clients.num_clients)
         without = facts | {"lr_sum": w.new_zeros(()), "base_lr_sum": self.base_lr_sum}
-        with torch.random.fork_rng(devices=[]):  # a loss may draw random numbers
+        with seeded_rng(0, w.device):  # a loss may draw random numbers
             usual, still = (
                 RehearsedRound(server.scheduled, given, server.frozen) for given in (facts, without)
             )

@@ -81,7 +81,7 @@ def begins_late(self: Any, batch: Any, index: int) -> Tensor:
 
 
 def remembers(self: Any, batch: Any, index: int) -> Tensor:
-    """Centers outputs by those of the step before."""
+    """Centers outputs by the mean of the step before."""
     out = self(batch["x"])
     loss = F.cross_entropy(out - vars(self).get("center", 0), batch["label"])
     self.center = out.detach().mean(0)
