@@ -1,6 +1,7 @@
 """Steps of matrices: Muon's orthogonalized momentum, and the bias-corrected LMO."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,14 +25,26 @@ def newton_schulz(Z: Tensor, steps: int = 5, eps: float = 1e-7) -> Tensor:
     Its singular values lie near 1; where Z has one below 1e-3 of its norm, they are smaller. Jordan
     et al. 2024, https://kellerjordan.github.io/posts/muon. They iterate in bfloat16, here in the
     dtype of Z. A tensor of more than two axes is a matrix of its first axis and all others.
+
+    A wide X is multiplied once, by what the iterations make of the identity: its small square
+    A = X X^T is all that they need (Gram Newton-Schulz, https://dao-lab.ai/blog/2026/gram-newton-schulz).
     """
     X = Z.flatten(1) / (Z.norm() + eps)
     if tall := X.shape[0] > X.shape[1]:
         X = X.T
-    for _ in range(steps):
-        A = X @ X.T
-        X = 3.4445 * X + (-4.775 * A + 2.0315 * A @ A) @ X
+    A, wide = X @ X.T, X.shape[1] >= 2 * X.shape[0]
+    Y = torch.eye(len(X), dtype=X.dtype, device=X.device) if wide else X
+    for left in reversed(range(steps)):
+        P = -4.775 * A + 2.0315 * A @ A
+        Y = _quintic(P, Y)
+        if left:
+            A = _quintic(P, _quintic(P, A)) if wide else Y @ Y.T
+    X = Y @ X if wide else Y
     return (X.T if tall else X).reshape(Z.shape)
+
+
+def _quintic(P: Tensor, Y: Tensor) -> Tensor:
+    return 3.4445 * Y + P @ Y
 
 
 def polar(Z: Tensor, cut: float = 1e-10) -> Tensor:
@@ -81,11 +94,12 @@ class Muon(Warm):
         g, v.k = oracle(w), v.k + 1
         v.M, v.m = torch.lerp(g, v.M, self.beta), torch.lerp(g, v.m, 0.9)
         v.s = torch.lerp(g.square(), v.s, 0.95)
-        adam = unbiased(v.m, 0.9, v.k) / (unbiased(v.s, 0.95, v.k).sqrt() + 1e-10)
-        return v.layout.map(self._direction, torch.lerp(g, v.M, self.beta), adam, w)
+        ahead, direction = torch.lerp(g, v.M, self.beta), partial(self._direction, v.k)
+        return v.layout.map(direction, ahead, v.m, v.s, w)
 
-    def _direction(self, M: Tensor, adam: Tensor, w: Tensor) -> Tensor:
+    def _direction(self, k: Tensor, M: Tensor, m: Tensor, s: Tensor, w: Tensor) -> Tensor:
         if M.ndim < 2:
+            adam = unbiased(m, 0.9, k) / (unbiased(s, 0.95, k).sqrt() + 1e-10)
             return adam + self.decay * w
         shape = max(1.0, len(M) / M[0].numel()) ** 0.5
         return self.gain * (newton_schulz(M) * shape + self.decay * w)

@@ -34,6 +34,15 @@ def test_newton_and_schulz_scale_an_orthogonal_matrix_and_bring_singular_values_
         torch.testing.assert_close(angle.sum(), values.sum())  # the same singular vectors
 
 
+def test_wide_matrices_are_iterated_as_square_ones() -> None:
+    for Z in (matrix(4, 30), matrix(30, 4)):
+        X = Z / Z.norm()
+        for _ in range(5):
+            A = X @ X.T
+            X = 3.4445 * X + (-4.775 * A + 2.0315 * A @ A) @ X
+        torch.testing.assert_close(newton_schulz(Z, eps=0.0), X, rtol=0, atol=1e-13)
+
+
 def test_the_polar_factor_leaves_out_null_directions() -> None:
     U, _, Vh = torch.linalg.svd(matrix(6, 6))
     Z = U[:, :2] * vec(3.0, 1e-6) @ Vh[:2]
