@@ -15,6 +15,10 @@ Averaging = Literal["none", "whole", "block"]
 """What clients send of a moment: nothing, all of it, or its mean over each parameter."""
 
 
+one_a_parameter = OfLayout(lambda first, now, layout: now.new_zeros(len(layout.sizes)))
+"""A vector of a zero for each parameter."""
+
+
 def unbiased(moment: Tensor, beta: float, steps: Tensor) -> Tensor:
     """The moment without the zero that it began at so many steps ago."""
     return moment / (1 - beta**steps)
@@ -38,9 +42,8 @@ class Warm(Term):
 
     @property
     def server(self) -> Mapping[str, Initializer]:  # type: ignore[override]
-        one_a_parameter = OfLayout(lambda first, now, layout: now.new_zeros(len(layout.sizes)))
-        begun: dict[str, Initializer] = {"whole": zeros, "block": one_a_parameter}
-        return {} if self.warm == "none" else {f"{self.moment}bar": begun[self.warm]}
+        begun = zeros if self.warm == "whole" else one_a_parameter
+        return {} if self.warm == "none" else {f"{self.moment}bar": begun}
 
     def start(self, w: Tensor, v: View) -> Tensor:
         if self.warm != "none":

@@ -14,6 +14,7 @@ from torch import Tensor
 from fl_lightning.core.constraints import PositiveInt
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import Term, View
+from fl_lightning.core.vector import Layout
 from fl_lightning.terms.sending import count_sent
 
 
@@ -90,6 +91,17 @@ class AlternateRounds(Term):
         return active * delta
 
 
+def within_rank(rank: Any, like: Tensor, layout: Layout) -> Tensor:
+    """A vector of zeros for what is beyond a rank in each A and B, ones elsewhere."""
+    parts = layout.named(torch.ones_like(like))
+    for layer in layout.lora:
+        A, B = parts[layer.A], parts[layer.B]
+        own = (torch.arange(len(A), device=like.device) < rank).to(like)
+        parts[layer.A] = A * own.view(-1, *(1 for _ in A.shape[1:]))
+        parts[layer.B] = B * own.view(-1, *(1 for _ in B.shape[2:]))
+    return layout.flatten(parts.values())
+
+
 @dataclass(frozen=True)
 class UnequalRanks(Term):
     """HetLoRA: client i trains the first r_i rows of A and columns of B.
@@ -111,16 +123,9 @@ class UnequalRanks(Term):
     needs_lora = True
 
     def _own(self, like: Tensor, v: View) -> Tensor:
-        """A vector of ones for what the client trains, zeros elsewhere."""
         turn = v.client % len(self.ranks)
         rank = sum(rank * (turn == i) for i, rank in enumerate(self.ranks))  # waits for no GPU
-        parts = v.layout.named(torch.ones_like(like))
-        for layer in v.layout.lora:
-            A, B = parts[layer.A], parts[layer.B]
-            own = (torch.arange(len(A), device=like.device) < rank).to(like)
-            parts[layer.A] = A * own.view(-1, *(1 for _ in A.shape[1:]))
-            parts[layer.B] = B * own.view(-1, *(1 for _ in B.shape[2:]))
-        return v.layout.flatten(parts.values())
+        return within_rank(rank, like, v.layout)
 
     def start(self, w: Tensor, v: View) -> Tensor:
         return w * self._own(w, v)

@@ -260,13 +260,6 @@ class Neighbor(WrappedTerm):
     carry: bool = False
     roles = frozenset({"perturb"})
 
-    def __post_init__(self) -> None:
-        if isinstance(self.inner, WrappedTerm):  # it asks for another gradient than the task's
-            raise TermError(
-                f"{type(self.inner).__name__} has an ascent of its own: a neighborhood "
-                "perturbation is for terms such as SAM, ASAM, SMOO and TOGA"
-            )
-
     @property
     def client(self) -> Mapping[str, Initializer]:  # type: ignore[override]
         return {**self.inner.client, **({"R": zeros} if self.carry else {})}
@@ -279,9 +272,9 @@ class Neighbor(WrappedTerm):
         R, asked = v.R, list[Tensor]()
         first = (lambda oracle, w: oracle(w) + R) if self.fusion else (lambda oracle, w: R)
         direction = self.inner.gradient(_Recalling(oracle, first, asked), w, v)
-        if len(asked) != 2:
+        if len(asked) != 2 or isinstance(self.inner, WrappedTerm):  # whose gradient is another one
             raise TermError(
-                f"{type(self.inner).__name__} asks for {len(asked)} gradient(s) a step, not 2: a "
+                f"{type(self.inner).__name__} has no ascent along the task's gradient alone: a "
                 "neighborhood perturbation is for terms such as SAM, ASAM, SMOO and TOGA"
             )
         v.R = asked[-1]

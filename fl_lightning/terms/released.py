@@ -282,14 +282,17 @@ class ReleasedSSG(SSG):
         return v.size if self.size_weighting else 1.0
 
     def _gate(self, v: View) -> Any:
-        if self.gate == "none":
-            return 1.0
+        return 1.0 if self.gate == "none" else _mapped(self._ratio(v), self.gate_map) + self.offset
+
+    def _ratio(self, v: View) -> Tensor:
+        """Visits so far over those expected, in the whole run or until now."""
         if self.gate == "horizon":
-            ratio = v.count / (v.inclusion_probability * v.rounds)
-        else:  # about 1, but 1/p_i in the first round (Eq. 5)
-            ratio = v.count / (v.inclusion_probability * (v.round + 1) + 1e-6)
-        if self.gate_map == "clip01":
-            ratio = ratio.clamp(max=1.0)
-        elif self.gate_map == "logistic":
-            ratio = ratio.sigmoid()
-        return ratio + self.offset
+            return v.count / (v.inclusion_probability * v.rounds)
+        # about 1, but 1/p_i in the first round (Eq. 5)
+        return v.count / (v.inclusion_probability * (v.round + 1) + 1e-6)
+
+
+def _mapped(ratio: Tensor, by: str) -> Tensor:
+    if by == "clip01":
+        return ratio.clamp(max=1.0)
+    return ratio.sigmoid() if by == "logistic" else ratio

@@ -83,6 +83,14 @@ def _strength(w: Tensor, v: View, scale: Per | None, still: bool) -> Tensor:
     return (moved != 0).any().to(w) if still else torch.ones_like(w[0])
 
 
+def _within(scope: Scope, q: Tensor, v: View) -> Tensor:
+    """The direction, 0 outside of a part of the model."""
+    if scope == "all":
+        return q
+    head = v.layout.mask("head", q)
+    return q * (head if scope == "head" else 1 - head)
+
+
 @dataclass(frozen=True)
 class SOL(WrappedTerm):
     """FedSOL: `g(w + rho Lambda unit(q))`, q being the gradient that the inner term adds.
@@ -119,10 +127,8 @@ class SOL(WrappedTerm):
         def proximal(w: Tensor) -> Tensor:
             return self.inner.gradient(without_task, w, v)
 
-        q = unscoped = proximal(w)
-        if self.scope != "all":
-            head = v.layout.mask("head", q)
-            q = q * (head if self.scope == "head" else 1 - head)
+        unscoped = proximal(w)
+        q = _within(self.scope, unscoped, v)
         strength = _strength(w, v, self.scale, self.still)
         at = {"here": w, "ahead": w + self.rho * strength * unit(q)}
         direction = oracle(at[self.task])

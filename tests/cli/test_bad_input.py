@@ -25,7 +25,7 @@ NAMES = [
     ("--clients 700 --partition.alpha 1e-4 --partition.min-size 0", "682 of 700 clients"),
     ("--algorithm fedsam --perturb lesam", "cannot be added"),
     ("--ascent neighbor", "does not perturb"),
-    ("--perturb sol --ascent neighbor", "SOL has an ascent of its own"),
+    ("--perturb sol --ascent neighbor", "SOL has no ascent along"),
     ("--partition by_domain", "no domains"),
     ("--partition from_file", "--partition.file is needed"),
     ("--partition from_file --partition.file nowhere.npz", "nowhere.npz"),
