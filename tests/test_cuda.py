@@ -57,7 +57,8 @@ class Sequences(Lit):
 
     def __init__(self, recurrent: bool):
         super().__init__(partial(AdamW, lr=0.01), norm=False)
-        options = {"batch_first": True}
+        # without biases: that of keys has a gradient of rounding alone, which AdamW scales up
+        options = {"batch_first": True, "bias": recurrent}
         self.inner = nn.Linear(1, 8)
         self.mixed = (
             nn.GRU(8, 8, **options)
@@ -137,7 +138,7 @@ def test_a_run_continues_from_a_checkpoint(tmp_path: Path) -> None:
     torch.save(run.state_dict(), tmp_path / "two.ckpt")
     again = on(DEVICE, feddyn, **on_disk, **images())
     again.load_state_dict(torch.load(tmp_path / "two.ckpt", map_location="cpu", weights_only=True))
-    assert_same(round_after_round(again, 1), round_after_round(on(DEVICE, feddyn, **images())))
+    assert_same(round_after_round(again, 1), round_after_round(on(DEVICE, feddyn, **images()), 3))
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -148,7 +149,7 @@ def test_bf16_trains_towards_what_float32_finds(executor: str) -> None:
     }
     algorithm = EVERY_ALGORITHM["fedtoga"]
     run = round_after_round(
-        on(DEVICE, algorithm, "bf16-mixed", executor=EXECUTORS[executor], **data)
+        on(DEVICE, algorithm, "bf16-mixed", executor=EXECUTORS[executor], **data), 3
     )
     exact = trained(algorithm, clients=classification(shape=(3, 4, 6)), module=convolutional(3))
     moved = (exact.w - exact.server.initial_w).norm()
