@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -126,6 +127,10 @@ def capturing(graph: CUDAGraph, pool: Any, stream: Stream, **_: Any) -> Iterator
             LIBRARY.end_capture()
 
 
+def _always(answer: Any, *_: Any, **__: Any) -> Any:
+    return answer
+
+
 def plug_in() -> None:
     """Let torch and Lightning find the device."""
     import torch
@@ -151,7 +156,7 @@ def plug_in() -> None:
     }
     answers |= dict.fromkeys((*nothing, "reset_peak_memory_stats", "set_rng_state"))
     for name, answer in answers.items():
-        setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+        setattr(torch.cuda, name, partial(_always, answer))
     modes = {"default": 0, "warn": 1, "error": 2}
     given = {
         "Stream": Stream,
