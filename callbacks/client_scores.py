@@ -1,5 +1,6 @@
 """Scores of the global model on each client's own test samples."""
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from fl_lightning.callbacks.scoring import Scorer
 from fl_lightning.data import DeviceDataset, Partition, own_test_split
 from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Federation, Metrics
-from fl_lightning.files import atomic
+from fl_lightning.files import atomic, sync
 
 TABLE = "clients.csv"
 """The file in the run's folder with a row for each client and measured round."""
@@ -29,6 +30,8 @@ class ClientScores(Measure):
     Raises:
         UserError: If no client has test samples of its own.
     """
+
+    _continues = False
 
     def __init__(
         self,
@@ -51,6 +54,10 @@ class ClientScores(Measure):
         self.samples = {k: own[k] for k in range(len(own)) if len(own[k])}
         owner = {k: int(test.domains[index[0]]) for k, index in self.samples.items()}
         self.owners = [train.domain_names[k if own_tests else owner[k]] for k in self.samples]
+
+    def on_fit_start(self, federation: Federation) -> None:
+        """Let the first measure drop the rows of later rounds, and of a last one."""
+        self._continues = False
 
     def measure(self, federation: Federation) -> Metrics:
         federation.load_global()
@@ -76,17 +83,24 @@ class ClientScores(Measure):
         return metrics
 
     def _write(self, round: int, names: list[str], table: Tensor) -> None:
-        """Add the rows of a round, without what an earlier attempt wrote for it or later."""
+        """Add the rows of a round; the first time without what an earlier attempt wrote for it."""
         from pandas import DataFrame, concat, read_csv
 
         samples = [len(index) for index in self.samples.values()]
         of_client = {"client": [*self.samples], "owner": self.owners, "samples": samples}
         scores = dict(zip(names, table.T.numpy(), strict=True))
         rows = DataFrame({"round": round, **of_client, **scores})
+        if self._continues:  # the rows before, which take ever longer, are not read again
+            with self.file.open("ab") as file:
+                file.write(rows.to_csv(header=False, index=False).encode())
+            sync(self.file)
+            return
         if self.file.exists():
-            before: Any = read_csv(self.file, dtype=str, keep_default_na=False)  # as written
+            lines, *_ = self.file.read_bytes().rpartition(b"\n")  # whole ones
+            before: Any = read_csv(BytesIO(lines), dtype=str, keep_default_na=False)  # as written
             rounds = before["round"].astype(int)
             kept = (rounds < round) & (rounds % self.every == 0)
             rows = concat([before[kept], rows])
-        with atomic(self.file, "w") as file:
-            rows.to_csv(file, index=False)
+        with atomic(self.file, "w") as whole:
+            rows.to_csv(whole, index=False)
+        self._continues = True

@@ -1,6 +1,7 @@
 """Differential privacy: what a run has spent, by opacus, and what it must not do."""
 
-from functools import lru_cache
+from collections import Counter
+from functools import cache
 from importlib.util import find_spec
 from math import inf
 from typing import Any
@@ -68,10 +69,12 @@ class PrivacyAccountant:
         """A sentence about what all rounds of the run will have cost."""
         terms = [_mechanism_at(federation, k) for k in range(federation.rounds)]
         rate, last = _rate(federation), terms[-1]
-        rounds = [(float(term.noise_multiplier), rate, 1) for term in terms]
+        rounds = Counter(float(term.noise_multiplier) for term in terms)
+        history = [(noise, rate, count) for noise, count in rounds.items()]  # one by one is slow
+        spent = epsilon(history, last.delta, last.accountant)
         return (
-            f"privacy of clients: epsilon {epsilon(rounds, last.delta, last.accountant):.3g} after "
-            f"{federation.rounds:,} rounds, at delta {last.delta:g}"
+            f"privacy of clients: epsilon {spent:.3g} after {federation.rounds:,} rounds, at delta "
+            f"{last.delta:g}"
         )
 
     def spent(self, federation: Federation) -> str:
@@ -116,7 +119,7 @@ def epsilon(history: list[tuple[float, float, int]], delta: float, accountant: s
         return max(0.0, found)  # the bound is below 0 where delta alone covers the rounds
 
 
-@lru_cache
+@cache  # each round asks for those of all rounds before
 def _rdp(noise: float, rate: float) -> Any:
     """The Renyi divergences of one round, which take most of a second."""
     from opacus.accountants import RDPAccountant

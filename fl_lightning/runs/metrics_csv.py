@@ -1,7 +1,8 @@
 """The table of a run's scalars, one row a round, as it is written."""
 
 import csv
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from io import SEEK_END, StringIO
 from pathlib import Path
 from textwrap import shorten
 
@@ -10,6 +11,9 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from fl_lightning.errors import UserError
 from fl_lightning.files import atomic, sync
 from fl_lightning.runs.lock import lock_owner
+
+Row = dict[str, str]
+"""The scalars of a round as texts, by column."""
 
 
 class MetricsCSV:
@@ -33,11 +37,9 @@ class MetricsCSV:
     def __init__(self, path: Path, after: int = 0, last_only: Collection[str] = ()):
         self.path, self._last_only = path, last_only
         self._owner = lock_owner(path.parent)
-        self._columns: list[str] = ["round"]
-        self._rows: list[dict[str, str]] = []
-        if after:
-            self._columns, self._rows = _saved(path, after)
-        self._rewrite()
+        self._columns, rows = _saved(path, after) if after else (["round"], [])
+        self._last = rows[-1] if rows else {}
+        self._rewrite(rows)
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -61,22 +63,22 @@ class MetricsCSV:
             except (TypeError, ValueError, RuntimeError):
                 shown = shorten(repr(value), 80)
                 raise UserError(f"metrics[{tag!r}] is not one number, but {shown}") from None
-        before = self._rows[-1] if self._rows else {}
-        again = before.get("round") == row["round"]
-        ended = [t for t in before if t in self._last_only or t.startswith("personal/")]
-        if again:
-            before |= row
-        else:
-            before |= dict.fromkeys(ended, "")
+        ended = [t for t in self._last if t in self._last_only or t.startswith("personal/")]
+        before, rows = list[Row](), [row]
+        if self._last.get("round") == row["round"]:
+            before, rows = [self._last], [self._last | row]
+        elif ended:
+            before, rows = [self._last], [self._last | dict.fromkeys(ended, ""), row]
             self._last_only = ()
-            self._rows.append(row)
-        new = [tag for tag in row if tag not in self._columns]
-        if new or again or ended:
+        if new := [tag for tag in row if tag not in self._columns]:
             self._columns += new
-            self._rewrite()
-        else:
-            with self.path.open("a", newline="") as file:
-                csv.DictWriter(file, self._columns).writerow(row)
+            with self.path.open(newline="", encoding="utf-8") as file:
+                self._rewrite(csv.DictReader(file))
+        with self.path.open("r+b") as end:  # the rows before stay, however many they are
+            end.seek(-len(self._text(before)), SEEK_END)
+            end.write(self._text(rows))
+            end.truncate()
+        self._last = rows[-1]
 
     @rank_zero_only
     def save(self) -> None:
@@ -87,16 +89,21 @@ class MetricsCSV:
         """Do nothing: no file is open."""
 
     @rank_zero_only
-    def _rewrite(self) -> None:
+    def _rewrite(self, rows: Iterable[Row]) -> None:
         with atomic(self.path, "w") as file:
             writer = csv.DictWriter(file, self._columns)
             writer.writeheader()
-            writer.writerows(self._rows)
+            writer.writerows(rows)
+
+    def _text(self, rows: Iterable[Row]) -> bytes:
+        text = StringIO(newline="")
+        csv.DictWriter(text, self._columns).writerows(rows)
+        return text.getvalue().encode()
 
 
-def _saved(path: Path, rounds: int) -> tuple[list[str], list[dict[str, str]]]:
+def _saved(path: Path, rounds: int) -> tuple[list[str], list[Row]]:
     """The columns, and the rows of the first rounds, which were on disk before their checkpoint."""
-    rows, number = list[dict[str, str]](), 1
+    rows, number = list[Row](), 1
     try:
         with path.open(newline="", encoding="utf-8", errors="replace") as file:
             reader = csv.DictReader(file)

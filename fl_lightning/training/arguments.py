@@ -24,7 +24,7 @@ from fl_lightning.runs.options import Options, without_effect
 from fl_lightning.training import parts
 from fl_lightning.training.run_data import RunData, client_data
 from fl_lightning.training.session import Parts
-from fl_lightning.training.task import Task
+from fl_lightning.training.task import Task, modes_kept
 from fl_lightning.training.words import as_arguments
 
 LAUNCH = tuple(f.name for f in fields(LaunchOptions))
@@ -210,7 +210,7 @@ def tried(
         )
     Layout(task.model)
     parts.callbacks(callbacks, (), made, Path(), task)
-    with task.attached():
+    with modes_kept(task.module), task.attached():
         clients = client_data(made, augment, o)
         dry_run(task.model, clients, task.loss, nullcontext)
         for part, dataset in made.scored():

@@ -153,17 +153,14 @@ class Task:
 
         The module is afterwards where and as it was.
         """
-        training = [module for module in self.module.modules() if module.training]
         home = next(self.module.parameters()).device
         dataset = self.dataset(data, part).to(fabric.device)
-        with self.attached():
+        with modes_kept(self.module), self.attached():
             self.module.to(fabric.device)
             try:
                 return [self.scores(dataset, part, rows, fabric.autocast) for rows in groups]
             finally:
                 self.module.to(home)
-                for module in training:
-                    module.training = True
 
     def export(self, folder: Path, rounds: int) -> None:
         """Write further files of the trained module."""
@@ -195,6 +192,17 @@ class Task:
                 p.requires_grad_(before)
             self.model.train()
             self.module.to(home)
+
+
+@contextmanager
+def modes_kept(module: nn.Module) -> Iterator[None]:
+    """Leave each part of a module in training or evaluation mode, as it was, also after errors."""
+    before = [(part, part.training) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, training in before:
+            part.training = training
 
 
 def _check_shifted(x: Any, y: Any) -> None:

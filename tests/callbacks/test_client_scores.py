@@ -64,10 +64,29 @@ def test_the_table_and_its_statistics_are_those_of_each_clients_test_rows(tmp_pa
 
 def test_a_resumed_run_has_each_row_once(tmp_path):
     trained(tmp_path / "run", 3)
+    with (tmp_path / "run" / "clients.csv").open("a") as file:
+        file.write("2")  # as a kill in the middle of a line leaves it
     trained(tmp_path / "run", 6, resume=True)
     trained(tmp_path / "whole", 6)
     resumed, whole = (pd.read_csv(tmp_path / name / "clients.csv") for name in ("run", "whole"))
     pd.testing.assert_frame_equal(resumed, whole)
+
+
+def test_rows_are_added_without_reading_those_before(tmp_path):
+    contents = []
+
+    class Follows:
+        def on_round_logged(self, federation):
+            if not contents:
+                contents.append((tmp_path / "clients.csv").open())
+
+    measure = partial(ClientScores, every=1)
+    trainer = fl.FederatedTrainer(
+        rounds=3, loss="mse", run_dir=tmp_path, callbacks=[measure, Follows()]
+    )
+    trainer.fit(nn.Linear(3, 1), data())
+    with contents[0] as file:  # of the first round: another one if the table was written anew
+        assert file.read() == (tmp_path / "clients.csv").read_text()
 
 
 def test_owners_and_numbers_stay_as_they_were_written(tmp_path):

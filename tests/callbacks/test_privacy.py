@@ -4,13 +4,16 @@ import random
 from math import inf
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
 import torch
 from jobs import experiment, results
 from lightning_modules import rows
+from numpy import ones
 from opacus.accountants import PRVAccountant, RDPAccountant
+from opacus.accountants.analysis import rdp
 from problems import classifier, federation, term
 from refusals import refused
 from torch import Tensor, nn
@@ -50,6 +53,23 @@ def test_epsilon_of_changing_noise_and_of_the_other_accountant() -> None:
                 direct.step(noise_multiplier=noise, sample_rate=rate)
         assert epsilon(history, 1e-5, name) == direct.get_epsilon(delta=1e-5)
     assert epsilon([(1.0, 0.1, 3), (0.0, 0.1, 1)], 1e-5, "rdp") == inf
+
+
+def test_a_round_of_changing_noise_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compute = Mock(return_value=ones(len(RDPAccountant.DEFAULT_ALPHAS)))
+    monkeypatch.setattr(rdp, "compute_rdp", compute)
+    history = [(1 + k / 7919, 0.123, 1) for k in range(300)]
+    for _ in range(2):
+        epsilon(history, 1e-5, "rdp")
+    privacy._rdp.cache_clear()
+    assert compute.call_count == 300
+
+
+def test_the_plan_counts_rounds_of_equal_noise_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(privacy, "epsilon", counted := Mock(return_value=1.0))
+    run = private(GaussianMechanism(accountant="prv"), rounds=500)
+    PrivacyAccountant(run).planned(run)
+    counted.assert_called_once_with([(1.0, 0.5, 500)], 1e-5, "prv")
 
 
 @pytest.mark.parametrize("accountant", ["rdp", "prv"])

@@ -44,3 +44,32 @@ def test_a_saved_row_that_is_lost_or_damaged_is_named_and_the_file_kept(damage, 
 def test_a_table_that_is_gone_is_named(tmp_path):
     with pytest.raises(UserError, match="round 1 of 3"):
         MetricsCSV(tmp_path / "metrics.csv", after=3)
+
+
+def test_a_round_that_is_logged_twice_is_added_to_without_the_rows_before(tmp_path):
+    path = tmp_path / "metrics.csv"
+    logger = MetricsCSV(path)
+    logger.log_metrics({"mine": 0.125, "test/loss": 2.0}, 1)
+    with path.open() as file:  # another one as soon as the table is written anew
+        for k in (2, 3):
+            logger.log_metrics({"mine": k / 3}, k)
+            logger.log_metrics({"mine": 0.5, "test/loss": float(k)}, k)
+        assert file.read() == path.read_text()
+    assert read_scalars(path) == {
+        "mine": {1: 0.125, 2: 0.5, 3: 0.5},
+        "test/loss": {1: 2.0, 2: 2.0, 3: 3.0},
+    }
+
+
+def test_scores_of_a_last_round_go_when_another_follows(tmp_path):
+    path = tmp_path / "metrics.csv"
+    logger = MetricsCSV(path)
+    logger.log_metrics({"a": 1.0, "b": 2.0}, 1)
+    logger.log_metrics({"personal/accuracy_1": 0.5}, 1)
+    MetricsCSV(path, 1, ["b"]).log_metrics({"a": 3.0, "c": 4.0}, 2)
+    assert read_scalars(path) == {
+        "a": {1: 1.0, 2: 3.0},
+        "b": {},
+        "personal/accuracy_1": {},
+        "c": {2: 4.0},
+    }

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -57,6 +58,18 @@ def test_a_part_in_evaluation_mode_stays_so_as_in_a_trainer(capsys: pytest.Captu
             "drop",
         ]
         assert "Lit.norm is in evaluation mode" in capsys.readouterr().out
+
+
+def test_a_part_in_evaluation_mode_stays_so_after_a_fit_that_was_refused(tmp_path: Path) -> None:
+    module = Lit().double()
+    module.norm.eval()
+    batch, began = rows(40, torch.float64), state(module)
+    data = fl.FederatedData(batch, clients=[0] * 40, validation=batch)
+    (tmp_path / "model.pt").touch()
+    with pytest.raises(fl.UserError, match="name another run_dir"):
+        trainer(rounds=1, run_dir=tmp_path).fit(module, data)
+    trainer(rounds=1).fit(module, data)
+    assert module.norm.running_mean.equal(began["norm.running_mean"])
 
 
 def test_a_module_of_lightning_trains() -> None:
