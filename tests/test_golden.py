@@ -151,10 +151,11 @@ def test_replays_the_authors_trajectory(
 
 def test_no_visit_is_longer_than_the_recorded_K(tmp_path: Path, fabric: Fabric) -> None:
     recorded = json.loads(str(np.load(HERE / "adamw-fedadamw-llm.npz")["hparams"]))
-    recorded |= {"dataset": "ragged", "values": recorded["values"] | {"K": 3}}
+    recorded |= {"dataset": "ragged", "values": recorded["values"] | {"K": 3, "batch_size": 6}}
     path = tmp_path / "adamw-fedadamw-ragged-llm.npz"
     np.savez(path, hparams=json.dumps(recorded))
     setup, data = set_up(path)
     run = federation(fabric, setup, np.load(HERE / "problem.npz"), data, "sequential")
     assert [run.clients.num_steps(i) for i in range(10)] == [2] + 9 * [3]
+    assert setup.batch_size == 6
     assert setup.algorithm.terms[0].count == 3  # which is what a round adds in this script

@@ -295,6 +295,7 @@ def fedmoswa(
     Released code:
         Its command trains at a constant rate, `end=1`, and keeps c_i by the place in the cohort in
         the place of the client, a mistake that is not offered. A function that it never calls has a
-        falling rate, with K eta / 2 for the sum of the rates.
+        falling rate, with K eta / 2 for the sum of the rates. Both clip g alone; `--clip-norm`
+        clips the whole direction.
     """
     return Algorithm(MovingVariate(gamma), rate=linear(begin, end))

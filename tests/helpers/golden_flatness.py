@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from golden_setup import Setup, adapted, method_of, of_clients, of_server
+from golden_setup import ServerStep, Setup, adapted, method_of, of_clients, of_server
 from problems import server
 from torch import Tensor
 from torch.optim import SGD
@@ -148,10 +148,11 @@ def fedgloss(words: list[str], h: dict[str, Any]) -> Setup:
         jump: Any = Step("linear", (local_rho + (rho - first) / T, rho, T))
         rho = jump if released else linear(first, rho, T)
         local_rho = linear(first, local_rho, T)
-    algorithm = algorithms.fedgloss(rho, local_rho, h["beta"], dual)
+    ascent, *others = algorithms.fedgloss(rho, local_rho, h["beta"], dual).terms
+    step = ServerStep(h["server_lr"], h["server_momentum"])  # which does not scale the dual
+    algorithm = Algorithm(ascent, step, *others, weight=by_size)
     local = partial(SGD, lr=h["lr"], momentum=h["momentum"], weight_decay=h["weight_decay"])
-    at = partial(SGD, lr=h["server_lr"], momentum=h["server_momentum"])
-    algorithm = adapted(algorithm, local=local, server=at, eps=1e-16)
+    algorithm = adapted(algorithm, local=local, eps=1e-16)
     states = {"sigma_i": of_clients("h_i", -1 / h["beta"]), "sigma": of_server("h", -1 / h["beta"])}
     states |= {"pseudo_gradient": of_server("D")}
     return Setup(algorithm, exponential(1, 1), h["batch_size"], h["E"], None, states)

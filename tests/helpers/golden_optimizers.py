@@ -19,17 +19,16 @@ def changed(algorithm: Algorithm, kind: type, **changes: Any) -> Algorithm:
     return algorithm.replace(terms=terms)
 
 
-def averaging(
-    algorithm: Algorithm, h: dict[str, Any], states: dict[str, State], count: float = 8.0
-) -> Setup:
+def averaging(algorithm: Algorithm, h: dict[str, Any], states: dict[str, State]) -> Setup:
     """FedMuon's, FedAdamW's and FedPAC's repositories share one set-up, with K given.
 
     No client takes more than K steps.
     """
-    algorithm = changed(changed(algorithm, Alignment, steps=h["K"]), AdamW, count=count)
+    algorithm = changed(algorithm, Alignment, steps=h["K"])
     server = partial(SGD, lr=h.get("lg", 1.0))
     algorithm = algorithm.replace(local=partial(SGD, lr=h["lr"]), server=server)
-    return Setup(algorithm, cosine(1, 0, h["epoch"]), 5, h["E"], None, states, most=h["K"])
+    schedule, size = cosine(1, 0, h["epoch"]), h["batch_size"]
+    return Setup(algorithm, schedule, size, h["E"], None, states, most=h["K"])
 
 
 def muon(words: list[str], h: dict[str, Any], method: str = "fedmuon") -> Setup:
@@ -61,8 +60,9 @@ def adamw(words: list[str], h: dict[str, Any]) -> Setup:
         alignment="mixed" if "llm" in words else "added",
     )
     states = {"delta_g": of_server("Delta"), "v_mean" if block else "v_bar": of_server("sbar")}
-    count = h["K"] if "llm" in words else 7.2 if "ragged" in words else 8.0
-    return averaging(made, h, states, count)
+    of_mean_size = (18 if "ragged" in words else 20) / h["batch_size"] * h["E"]
+    made = changed(made, AdamW, count=h["K"] if "llm" in words else of_mean_size)
+    return averaging(made, h, states)
 
 
 def lmo(words: list[str], h: dict[str, Any]) -> Setup:

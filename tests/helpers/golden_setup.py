@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from problems import rows, server
 
-from fl_lightning import Algorithm, terms
+from fl_lightning import Algorithm, Term, terms, zeros
 from fl_lightning.core.algorithm import Rate
 from fl_lightning.core.curves import OfRound
 from fl_lightning.federation.federation import Federation
@@ -41,6 +41,19 @@ class Setup:
     states: dict[str, State]
     paths: dict[str, State] = field(default_factory=dict)
     most: int | None = None
+
+
+@dataclass(frozen=True)
+class ServerStep(Term):
+    """The server's step, taken before what later terms add to the update."""
+
+    lr: float
+    momentum: float
+    server = {"b": zeros}
+
+    def update(self, delta: torch.Tensor, mean: Any, v: Any) -> torch.Tensor:
+        v.b = self.momentum * v.b + delta
+        return self.lr * v.b
 
 
 def method_of(words: list[str], methods: dict[str, Any]) -> tuple[Any, set[str]]:
