@@ -293,9 +293,8 @@ def fedmoswa(
         Liu et al., ICML 2025, https://arxiv.org/abs/2507.20016
 
     Released code:
-        Its command trains at a constant rate, `end=1`, and keeps c_i by the place in the cohort in
-        the place of the client, a mistake that is not offered. A function that it never calls has a
-        falling rate, with K eta / 2 for the sum of the rates. Both clip g alone; `--clip-norm`
-        clips the whole direction.
+        Its command trains at a constant rate, `end=1`, and keeps c_i by the place in the cohort, a
+        mistake that is not offered. A function that it never calls has a falling rate, with
+        K eta / 2 for the sum of the rates. Both clip g; `--clip-norm` clips the whole direction.
     """
     return Algorithm(MovingVariate(gamma), rate=linear(begin, end))
