@@ -93,6 +93,7 @@ def test_a_scheduler_is_given_in_any_form_of_lightning(configure_optimizers: Any
     assert distance(fitted(mine), fitted(Lit(step=1))) == 0
 
 
+@pytest.mark.filterwarnings("ignore:The epoch parameter:UserWarning")  # torch 2.8's SequentialLR
 def test_the_text_of_a_run_has_what_its_optimizer_and_scheduler_do() -> None:
     def two_phases(self: Any) -> Any:
         optimizer = SGD([{"params": self.parameters(), "lr": 0.2}], lr=0.1)
