@@ -95,7 +95,8 @@ def test_images_of_other_modes_become_rgb(mode: str, tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["ramp.png", "ramp.tif", "ramp.pgm"])
 def test_gray_images_of_16_bits_are_scaled(name: str, tmp_path: Path):
-    ramp = np.arange(256, dtype=np.uint16).reshape(16, 16) * 257
+    kept = np.int32 if name == "ramp.pgm" else np.uint16  # Pillow 10.1 writes no other PGM
+    ramp = np.arange(256, dtype=kept).reshape(16, 16) * 257
     for split in ("train", "test"):
         (tmp_path / split / "gray").mkdir(parents=True)
         Image.fromarray(ramp).save(tmp_path / split / "gray" / name)

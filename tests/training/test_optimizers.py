@@ -13,7 +13,7 @@ import torch
 from lightning_modules import Lit, data, distance, module, state, trainer
 from torch import nn
 from torch.nn import functional as F
-from torch.optim import SGD, AdamW, Muon
+from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import (
     CosineAnnealingLR,
     CyclicLR,
@@ -93,6 +93,7 @@ def test_a_scheduler_is_given_in_any_form_of_lightning(configure_optimizers: Any
     assert distance(fitted(mine), fitted(Lit(step=1))) == 0
 
 
+@pytest.mark.filterwarnings("ignore:The epoch parameter:UserWarning")  # torch 2.8's SequentialLR
 def test_the_text_of_a_run_has_what_its_optimizer_and_scheduler_do() -> None:
     def two_phases(self: Any) -> Any:
         optimizer = SGD([{"params": self.parameters(), "lr": 0.2}], lr=0.1)
@@ -167,10 +168,11 @@ class Matrices(Lit):
         super().__init__(norm=False)
         self.inner, self.outer = nn.Linear(6, 8, bias=False), nn.Linear(8, 3, bias=False)
 
-    def configure_optimizers(self) -> Muon:
-        return Muon(self.parameters(), lr=0.1)
+    def configure_optimizers(self) -> Optimizer:
+        return torch.optim.Muon(self.parameters(), lr=0.1)
 
 
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch 2.9 brought Muon")
 def test_an_optimizer_of_matrices_is_refused() -> None:
     with pytest.raises(fl.UserError, match=r"Muon of Matrices.*one vector.*local_muon"):
         fitted(Matrices())
