@@ -148,9 +148,11 @@ def fedgloss(words: list[str], h: dict[str, Any]) -> Setup:
         jump: Any = Step("linear", (local_rho + (rho - first) / T, rho, T))
         rho = jump if released else linear(first, rho, T)
         local_rho = linear(first, local_rho, T)
-    ascent, *others = algorithms.fedgloss(rho, local_rho, h["beta"], dual).terms
-    step = ServerStep(h["server_lr"], h["server_momentum"])  # which does not scale the dual
-    algorithm = Algorithm(ascent, step, *others, weight=by_size)
+    algorithm = algorithms.fedgloss(rho, local_rho, h["beta"], dual)
+    at = h["server_lr"], h["server_momentum"]
+    if at != (1, 0):  # the option --server-lr would scale the dual, too
+        ascent, *others = algorithm.terms
+        algorithm = algorithm.replace(terms=(ascent, ServerStep(*at), *others))
     local = partial(SGD, lr=h["lr"], momentum=h["momentum"], weight_decay=h["weight_decay"])
     algorithm = adapted(algorithm, local=local, eps=1e-16)
     states = {"sigma_i": of_clients("h_i", -1 / h["beta"]), "sigma": of_server("h", -1 / h["beta"])}
