@@ -56,7 +56,7 @@ class ClientScores(Measure):
         self.owners = [train.domain_names[k if own_tests else owner[k]] for k in self.samples]
 
     def on_fit_start(self, federation: Federation) -> None:
-        """Let the first measure drop the rows of later rounds, and of a last one."""
+        """Let the first measure drop the rows that a resumed run writes again."""
         self._continues = False
 
     def measure(self, federation: Federation) -> Metrics:
@@ -90,7 +90,7 @@ class ClientScores(Measure):
         of_client = {"client": [*self.samples], "owner": self.owners, "samples": samples}
         scores = dict(zip(names, table.T.numpy(), strict=True))
         rows = DataFrame({"round": round, **of_client, **scores})
-        if self._continues:  # the rows before, which take ever longer, are not read again
+        if self._continues:  # to read all rows before takes longer each time
             with self.file.open("ab") as file:
                 file.write(rows.to_csv(header=False, index=False).encode())
             sync(self.file)

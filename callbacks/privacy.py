@@ -119,7 +119,7 @@ def epsilon(history: list[tuple[float, float, int]], delta: float, accountant: s
         return max(0.0, found)  # the bound is below 0 where delta alone covers the rounds
 
 
-@cache  # each round asks for those of all rounds before
+@cache  # each round asks for all earlier rounds again
 def _rdp(noise: float, rate: float) -> Any:
     """The Renyi divergences of one round, which take most of a second."""
     from opacus.accountants import RDPAccountant

@@ -45,7 +45,7 @@ COMPILED = {
 EXECUTORS = EAGER | COMPILED
 ALGORITHMS = ["fedavg", "scaffold", "fedtoga", "fedlesam_d", "fedsol", "fedssg", "fedrcl"]
 ALGORITHMS += ["fednova", "perfedavg"]
-if torch.version.cuda is None:  # the pretended GPU of benchmarks/, whose time costs nothing
+if torch.version.cuda is None:  # the fake GPU of benchmarks/, whose time costs nothing
     ALGORITHMS = [*EVERY_ALGORITHM]
 
 

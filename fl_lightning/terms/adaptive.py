@@ -16,7 +16,7 @@ Averaging = Literal["none", "whole", "block"]
 
 
 one_a_parameter = OfLayout(lambda first, now, layout: now.new_zeros(len(layout.sizes)))
-"""A vector of a zero for each parameter."""
+"""One zero for each parameter, as a vector."""
 
 
 def unbiased(moment: Tensor, beta: float, steps: Tensor) -> Tensor:

@@ -26,8 +26,8 @@ def newton_schulz(Z: Tensor, steps: int = 5, eps: float = 1e-7) -> Tensor:
     et al. 2024, https://kellerjordan.github.io/posts/muon. They iterate in bfloat16, here in the
     dtype of Z. A tensor of more than two axes is a matrix of its first axis and all others.
 
-    A wide X is multiplied once, by what the iterations make of the identity: its small square
-    A = X X^T is all that they need (Gram Newton-Schulz, https://dao-lab.ai/blog/2026/gram-newton-schulz).
+    Of a matrix X that is twice as wide as high, only the square X X^T is iterated, and X is
+    multiplied once, at the end (Gram Newton-Schulz, https://dao-lab.ai/blog/2026/gram-newton-schulz).
     """
     X = Z.flatten(1) / (Z.norm() + eps)
     if tall := X.shape[0] > X.shape[1]:

@@ -15,7 +15,7 @@ from fl_lightning.federation.aggregation import DISTANCES
 OF_ROUND = {"round", "train/loss", "local/lr", *DISTANCES}
 """Names of numbers that a round has in any case."""
 
-OF_CLIENTS = "_std", "_worst10"
+STATISTICS = "_std", "_worst10"
 """How names of statistics over clients end, besides the mean (see `over_clients`)."""
 
 REDUCTIONS: dict[str, Callable[[float, float], float]] = {
@@ -80,7 +80,7 @@ def logged(
 def distinct(names: Iterable[str]) -> list[str]:
     """The names of what a training step logs; a ModelError if one is a statistic of another."""
     for name in (listed := [*names]):
-        if shared := [name + end for end in OF_CLIENTS if name + end in listed]:
+        if shared := [name + end for end in STATISTICS if name + end in listed]:
             raise ModelError(
                 f"a training step logs {name!r} and {shared[0]!r}, which names a statistic of the "
                 "first over clients: give the second another name"

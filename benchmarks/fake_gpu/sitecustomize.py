@@ -1,14 +1,16 @@
-"""A pretended GPU, for a PyTorch without CUDA: `device="cuda"` with the CPU's kernels.
+"""A fake GPU, for a PyTorch without CUDA: `device="cuda"` with the CPU's kernels.
 
     pip install torch torchvision --index-url https://download.pytorch.org/whl/cpu
-    export PYTHONPATH=benchmarks/pretended_gpu
+    export PYTHONPATH=benchmarks/fake_gpu
     python -m pytest tests/test_cuda.py -k "not compiled and not GRU"
     python recipes/digits.py --accelerator cuda
 
-Every Python process with this folder on its path has it; a C++ compiler is needed once. As on a
-GPU, tensors of two devices do not mix, CUDA graphs repeat calls at fixed addresses, and what waits
-for the device is known. It knows nothing of kernels of a GPU, such as cuDNN's and Triton's, of
-their order on several streams, of pinned memory, and of speed.
+Every Python process with this folder on its path has it; a C++ compiler is needed once. It was
+tried with torch 2.13.0+cpu, and with torchvision without its own operations.
+
+As on a GPU, tensors of two devices do not mix, CUDA graphs repeat calls at fixed addresses, and
+what waits for the device is known. It knows nothing of a GPU's kernels, such as those by cuDNN and
+Triton, of their order on several streams, of pinned memory, and of speed.
 """
 
 import ctypes
@@ -27,8 +29,8 @@ from types import SimpleNamespace
 from typing import Any
 
 TORCH = Path(find_spec("torch").submodule_search_locations[0])  # type: ignore[union-attr, index]
-SOURCE = Path(__file__).with_name("card.cpp")
-BUILT = Path(tempfile.gettempdir(), f"pretended_gpu_{SOURCE.stat().st_mtime_ns}.so")
+SOURCE = Path(__file__).with_name("fake_cuda.cpp")
+BUILT = Path(tempfile.gettempdir(), f"fake_gpu_{SOURCE.stat().st_mtime_ns}.so")
 
 
 def built() -> ctypes.CDLL:
@@ -146,9 +148,9 @@ def plug_in() -> None:
         "current_device": 0,
         "_exchange_device": 0,
         "_maybe_exchange_device": 0,
-        "get_device_name": "a pretended GPU",
+        "get_device_name": "a fake GPU",
         "get_device_capability": (9, 0),
-        "get_device_properties": SimpleNamespace(name="a pretended GPU", total_memory=2**36),
+        "get_device_properties": SimpleNamespace(name="a fake GPU", total_memory=2**36),
         "mem_get_info": (2**36, 2**36),
         "memory_allocated": 0,
         "max_memory_allocated": 0,
@@ -166,8 +168,8 @@ def plug_in() -> None:
         "graph": capturing,
         "current_stream": lambda _=None: Stream(stream_id=LIBRARY.stream()),
         "get_rng_state": lambda _=None: torch.get_rng_state(),
-        "get_sync_debug_mode": LIBRARY.get_wait_mode,
-        "set_sync_debug_mode": lambda mode: LIBRARY.set_wait_mode(modes.get(mode, mode)),
+        "get_sync_debug_mode": LIBRARY.get_sync_debug_mode,
+        "set_sync_debug_mode": lambda mode: LIBRARY.set_sync_debug_mode(modes.get(mode, mode)),
     }
     for name, value in given.items():
         setattr(torch.cuda, name, value)

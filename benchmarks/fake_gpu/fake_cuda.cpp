@@ -26,7 +26,7 @@ namespace {
 
 const Device GPU(kCUDA, 0);
 thread_local c10::StreamId current_stream = 0;
-int wait_mode = 0;  // of what waits for the device: 1 warns, 2 refuses
+int sync_debug_mode = 0;  // of what waits for the device: 1 warns, 2 refuses
 
 // Without these three there is no tensor, no gradient and no stream on a device.
 
@@ -204,8 +204,8 @@ void run(const OperatorHandle& op, Stack* stack) {
   const bool copies = name == "aten::copy_" && !call.host.empty() && !is_async;
   const bool indexes = call.vectors && name != "aten::copy_" && !call.pairs.empty();
   const bool waits = WAIT.count(name) || copies || indexes;
-  TORCH_CHECK(!waits || wait_mode < 2, "called a synchronizing CUDA operation: ", name);
-  if (waits && wait_mode == 1) TORCH_WARN("called a synchronizing CUDA operation: ", name);
+  TORCH_CHECK(!waits || sync_debug_mode < 2, "called a synchronizing CUDA operation: ", name);
+  if (waits && sync_debug_mode == 1) TORCH_WARN("called a synchronizing CUDA operation: ", name);
 
   Graph* graph = captured && current_stream == captured_stream ? &graphs[captured] : nullptr;
   Recorded recorded{op, {}, {}, {}};
@@ -279,8 +279,8 @@ void plug_in() {
   c10::SetAllocator(kCUDA, &memory, 255);
   c10::impl::registerDeviceGuard(kCUDA, &guard);
 }
-int get_wait_mode() { return wait_mode; }
-void set_wait_mode(int mode) { wait_mode = mode; }
+int get_sync_debug_mode() { return sync_debug_mode; }
+void set_sync_debug_mode(int mode) { sync_debug_mode = mode; }
 int64_t exchange_stream(int64_t stream) { return std::exchange(current_stream, stream); }
 int64_t stream() { return current_stream; }
 
