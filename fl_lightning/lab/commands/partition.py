@@ -4,9 +4,9 @@ r"""`fl-lightning partition`: which client holds what, in one or several schemes
     fl-lightning partition --config fedtoga/table1 --csv counts.csv \
         -- --partition iid
 
-The first argument may name a recipe (default: papers). The options of the recipe follow. Several
-schemes are shown side by side: a `--` begins the options of each; those before the first `--` are
-for all schemes.
+The first argument may name a recipe (default: that of a table among the --config files, else
+papers). The options of the recipe follow. Several schemes are shown side by side: a `--` begins the
+options of each; those before the first `--` are for all schemes.
 """
 
 from collections.abc import Sequence
@@ -22,6 +22,8 @@ from torch import Tensor
 
 from fl_lightning.callbacks.tensorboard import MOST_SHOWN, draw_heat_map
 from fl_lightning.cli.arguments import ArgumentParser, check_figures
+from fl_lightning.cli.argv import values_of
+from fl_lightning.cli.config_files import read_chain
 from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.data.partition import smallest_median_largest
@@ -98,7 +100,7 @@ class Scheme:
 def main(argv: Sequence[str]) -> None:
     """Print the table that `argv` asks for, draw the figure and write the counts."""
     named = bool(argv) and not argv[0].startswith("-")
-    recipe, argv = (argv[0], argv[1:]) if named else ("papers", argv)
+    recipe, argv = (argv[0], argv[1:]) if named else (None, argv)
     parser = ArgumentParser(
         "fl-lightning partition",
         usage="%(prog)s [RECIPE] [OPTIONS] [-- OPTIONS]...",
@@ -111,6 +113,7 @@ def main(argv: Sequence[str]) -> None:
     with exit_with_message():
         check_figures([files.figure] if files.figure else [])
         each = [[*shared, *more] for more in groups[1:]] or [shared]
+        recipe = recipe or _recipe(argv)
         shown = schemes([experiment_of(recipe, options) for options in each])
         rows = DataFrame([scheme.row() for scheme in shown]).fillna("")
         Table(rows, caption=CAPTION).show()
@@ -119,6 +122,12 @@ def main(argv: Sequence[str]) -> None:
                 concat([scheme.frame() for scheme in shown]).to_csv(file, index=False)
         if files.figure:
             figure(shown).save(files.figure)
+
+
+def _recipe(argv: Sequence[str]) -> str:
+    """The recipe of a table among the `--config` files, else papers."""
+    contents = (content for file in values_of(argv, "--config") for content in read_chain(file))
+    return ["papers", *(c["recipe"] for c in contents if "recipe" in c)][-1]
 
 
 def schemes(experiments: Sequence[Any]) -> list[Scheme]:

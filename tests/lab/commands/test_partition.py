@@ -61,6 +61,13 @@ def test_several_schemes_are_shown_next_to_each_other(tmp_path, monkeypatch, cap
     assert not (tmp_path / "runs").exists()
 
 
+def test_the_recipe_of_a_table_has_its_data(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("table.yaml").write_text("recipe: digits\nclients: 6\nrows: {fedavg: {}}\n")
+    main(["partition", "--config", "table.yaml"])
+    assert "| 6 | 1,437 |" in capsys.readouterr().out
+
+
 def test_samples_that_are_held_out_for_validation_are_not_shown(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     main(["partition", "digits", "--clients", "6", "--validation", "0.2", "--csv", "counts.csv"])
