@@ -4,7 +4,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import cache
 from importlib.metadata import version
@@ -101,12 +101,14 @@ def begin(
     files: Iterable[Path],
     round: int,
     scores: Mapping[str, bool],
+    data: Sequence[str],
 ) -> None:
     """Write the options, the environment and the user's code of a run that begins or continues.
 
     Call it on the first rank. The run has had so many rounds; for the scores see `Run.scores`.
+    `data` are the digests of the training and the test set.
     """
-    made = environment(fabric) | recorded(chosen) | {"scores": dict(scores)}
+    made = environment(fabric) | recorded(chosen) | {"scores": dict(scores), "data": [*data]}
     _write(run.path / "environment.yaml", dump(made))
     _write(run.path / "config.yaml", run.config.text())
     for file in _copy_code(run.path, files, round):

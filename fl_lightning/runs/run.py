@@ -127,7 +127,8 @@ class Run:
     def data(self) -> TrainTest:
         """The training and the test set, from the source and the folder that the run used.
 
-        The test set is without the validation part if the run held one out of it.
+        The test set is without the validation part if the run held one out of it. A warning says
+        that a set has changed since.
 
         Raises:
             UserError: If the source cannot be imported or run.
@@ -138,6 +139,8 @@ class Run:
         train, test = _load_data(source.name, source.function, options, root)
         if fraction := self._validation_from("test"):
             test, _ = hold_out(test, fraction, self.config["seed"])
+        if self.environment.get("data", digests := [train.digest, test.digest]) != digests:
+            warnings.warn(f"the data of {self.path} have changed since it began", stacklevel=1)
         return train, test
 
     def model(

@@ -235,7 +235,15 @@ class Session:
         """Write the options and the partition into the folder, and print notes and the summary."""
         o, federation = self.options, self.federation
         if federation.fabric.is_global_zero:
-            begin(self.run, federation.fabric, self.chosen, self.files, federation.round, scores)
+            begin(
+                self.run,
+                federation.fabric,
+                self.chosen,
+                self.files,
+                federation.round,
+                scores,
+                [data.train.digest, data.test.digest],
+            )
             data.whole.save(self.run.path)
         names = {**self.config, "algorithm": self.method}
         for note in (*self.notes(federation.cost.uplink > 0), *notes):

@@ -204,3 +204,9 @@ def test_a_model_that_was_not_copied_to_its_end_is_one_sentence(size, trained, t
 
 def test_another_folder_of_data_is_read(trained):
     assert Run.read(trained.path, data_dir="elsewhere").config["data_dir"].startswith("/")
+
+
+def test_data_that_have_changed_are_warned_of(trained, monkeypatch):
+    monkeypatch.setitem(trained.environment, "data", ["0" * 16, "1" * 16])
+    with pytest.warns(UserWarning, match="the data of .* have changed"):
+        trained.data()
