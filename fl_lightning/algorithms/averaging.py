@@ -12,7 +12,6 @@ from fl_lightning.terms import CenteredGradientVariate, NormalizedAveraging, Pro
 from fl_lightning.terms.released import LastGradientVariate, SplitProximal, UnclippedPull
 
 
-@checked
 def fedavg() -> Algorithm:
     r"""FedAvg: the mean of the clients' models (McMahan et al., AISTATS 2017).
 

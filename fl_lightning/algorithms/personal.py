@@ -19,7 +19,6 @@ from fl_lightning.core.weighting import by_size
 from fl_lightning.terms import Alternate, Ditto, FirstOrderMAML, LocalOnly, Personal
 
 
-@checked
 def local_only() -> Algorithm:
     r"""Local only: every client trains its own model alone, from common initial weights.
 
@@ -32,7 +31,6 @@ def local_only() -> Algorithm:
     return Algorithm(LocalOnly())
 
 
-@checked
 def fedbabu() -> Algorithm:
     r"""FedBABU: training of the body alone; clients then fine-tune all (Oh et al., ICLR 2022).
 
@@ -49,7 +47,6 @@ def fedbabu() -> Algorithm:
     return Algorithm(trains="body")
 
 
-@checked
 def fedper() -> Algorithm:
     r"""FedPer: a common body, and a head of each client's own (Arivazhagan et al., 2019).
 
@@ -66,7 +63,6 @@ def fedper() -> Algorithm:
     return Algorithm(Personal("head"), weight=by_size)
 
 
-@checked
 def lg_fedavg() -> Algorithm:
     r"""LG-FedAvg: a common head, and a body of each client's own (Liang et al., 2020).
 
@@ -84,7 +80,6 @@ def lg_fedavg() -> Algorithm:
     return Algorithm(Personal("body"), weight=by_size)
 
 
-@checked
 def fedbn() -> Algorithm:
     r"""FedBN: normalization layers of each client's own (Li et al., ICLR 2021).
 
