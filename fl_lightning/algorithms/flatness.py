@@ -44,18 +44,9 @@ def fedwmsam(
     rho: opt.Rho = 0.01,
     alpha: Annotated[BelowOneFloat, Doc("Weight of the own gradient in the first round.")] = 0.1,
     decay: Annotated[NonNegativeFloat, Doc("Factor of the momentum.")] = 1.0,
-    prediction: Annotated[
-        Literal["momentum", "steps"],
-        Doc("The predicted model moves by m_i a step, or by -eta m_i as plain steps would."),
-    ] = "momentum",
-    side: Annotated[
-        Literal["away", "toward"],
-        Doc("Take gradients away from the predicted model (released code), or toward it."),
-    ] = "away",
-    direction: Annotated[
-        Literal["unit", "as_released"],
-        Doc("The unit vector to the predicted model, or what an indexing error makes of it."),
-    ] = "unit",
+    prediction: Literal["momentum", "steps"] = "momentum",
+    side: Literal["away", "toward"] = "away",
+    direction: Literal["unit", "as_released"] = "unit",
 ) -> Algorithm:
     r"""FedWMSAM: momentum for both the step and its perturbation (Li et al., NeurIPS 2025).
 
@@ -75,6 +66,9 @@ def fedwmsam(
 
     Args:
         rho: The authors recommend about 0.01; from 0.1 on it costs accuracy.
+        prediction: The predicted model moves by m_i a step, or by -eta m_i as plain steps would.
+        side: Take gradients away from the predicted model (released code), or toward it.
+        direction: The unit vector to the predicted model, or what an indexing error makes of it.
 
     References:
         Li et al., NeurIPS 2025, https://arxiv.org/abs/2511.22080
@@ -130,10 +124,7 @@ def fedgloss(
     rho: opt.Rho = 0.15,
     local_rho: Annotated[NonNegativeFloat, Doc("Radius at the clients; 0 is plain SGD.")] = 0.15,
     beta: Penalty = 10.0,
-    server_dual: Annotated[
-        Literal["paper", "released"],
-        Doc("Mean of all duals, or that over the cohort's size."),
-    ] = "paper",
+    server_dual: Literal["paper", "released"] = "paper",
 ) -> Algorithm:
     r"""FedGloSS: sharpness-aware minimization on the server (Caldarola et al., CVPR 2025).
 
@@ -153,6 +144,7 @@ def fedgloss(
         rho: The authors' CIFAR-100 0.01.
         local_rho: The authors' CIFAR-100 0.2.
         beta: The authors' CIFAR-100 100.
+        server_dual: Mean of all duals, or that over the cohort's size.
 
     References:
         Caldarola et al., CVPR 2025, https://arxiv.org/abs/2412.03752
@@ -171,12 +163,8 @@ def fedgloss(
 @checked
 def fedgf(
     rho: opt.Rho = 0.05,
-    global_rho: Annotated[
-        NonNegativeFloat | None, Doc("Radius around the global model; none is rho.")
-    ] = None,
-    threshold: Annotated[
-        NonNegativeFloat, Doc("Distance of a cohort from the global model that counts as far.")
-    ] = 0.2,
+    global_rho: NonNegativeFloat | None = None,
+    threshold: NonNegativeFloat = 0.2,
     window: Annotated[PositiveInt, Doc("Rounds over which far ones are counted.")] = 30,
 ) -> Algorithm:
     r"""FedGF: gradients between a local and a global perturbed model (Lee and Yoon, ICML 2024).
@@ -196,7 +184,9 @@ def fedgf(
 
     Args:
         rho: The authors try 0.02, 0.05 and 0.1.
-        threshold: T_D, which the authors' script does not set.
+        global_rho: Radius around the global model; none is rho.
+        threshold: Distance of a cohort from the global model that counts as far. T_D, which the
+            authors' script does not set.
 
     References:
         Lee and Yoon, ICML 2024, https://proceedings.mlr.press/v235/lee24aa.html
@@ -212,14 +202,8 @@ def fedgf(
 def fednsam(
     rho: opt.Rho = 0.05,
     gamma: opt.Momentum = 0.85,
-    ascent: Annotated[
-        Literal["local", "momentum"],
-        Doc("Perturb along the own gradient, or along the server's momentum in one pass."),
-    ] = "local",
-    memory: Annotated[
-        Literal["accumulated", "as_released"],
-        Doc("The momentum gamma m + D, or released code's (1 + gamma) D."),
-    ] = "accumulated",
+    ascent: Literal["local", "momentum"] = "local",
+    memory: Literal["accumulated", "as_released"] = "accumulated",
 ) -> Algorithm:
     r"""FedNSAM: sharpness-aware steps ahead along the server's momentum (arXiv 2602.23827).
 
@@ -234,6 +218,8 @@ def fednsam(
 
     Args:
         rho: The released code's command asks for 0.01, but 0.05 acts.
+        ascent: Perturb along the own gradient, or along the server's momentum in one pass.
+        memory: The momentum gamma m + D, or released code's (1 + gamma) D.
 
     References:
         Liu et al., 2026, https://arxiv.org/abs/2602.23827

@@ -143,13 +143,7 @@ def fedtoga(
     kappa: opt.Kappa = 1.0,
     beta: opt.TrendBeta = 0.8,
     lam: opt.Lam = 0.1,
-    perturbation: Annotated[
-        Literal["local", "neighbor", "fusion", "released"],
-        Doc(
-            "Ascend along the own gradient, the previous perturbed one (one pass), their sum, or "
-            "as third-party code does."
-        ),
-    ] = "local",
+    perturbation: Literal["local", "neighbor", "fusion", "released"] = "local",
     carry: opt.Carry = False,
     delta: opt.TrendScale = "gradient",
     dual: Literal["all", "active"] = "all",
@@ -176,6 +170,8 @@ def fedtoga(
     Args:
         beta: 0.8 or 0.9.
         lam: 1/alpha in the paper's formulas; the paper prints alpha = 0.1 for the multiplier.
+        perturbation: Ascend along the own gradient, the previous perturbed one (one pass), their
+            sum, or as third-party code does.
         delta: Over steps beta has little effect.
         dual: The server adds the mean of all duals, which has the fixed point of the paper's
             appendix, or, as in Algorithm 1, the sum of the cohorts' mean moves.

@@ -98,12 +98,7 @@ def fedbn() -> Algorithm:
 
 
 @checked
-def fedrep(
-    head_share: Annotated[
-        UnitInterval,
-        Doc("Share of the local steps that train the head, before the others train the body."),
-    ] = 10 / 11,
-) -> Algorithm:
+def fedrep(head_share: UnitInterval = 10 / 11) -> Algorithm:
     r"""FedRep: FedPer in two steps, first the head, then the body (Collins et al., ICML 2021).
 
     Plain SGD leaves the other part alone; momentum and weight decay go on in it.
@@ -115,7 +110,8 @@ def fedrep(
         server: \theta^{t+1} = \frac{1}{M} \sum_{i \in S} \theta_i
 
     Args:
-        head_share: Ten of eleven local epochs, as in the paper for CIFAR-10 over 100 clients.
+        head_share: Share of the local steps that train the head, before the others train the body.
+            Ten of eleven local epochs, as in the paper for CIFAR-10 over 100 clients.
 
     References:
         Collins et al., ICML 2021, https://proceedings.mlr.press/v139/collins21a.html
@@ -124,9 +120,7 @@ def fedrep(
 
 
 @checked
-def ditto(
-    lam: Annotated[NonNegativeFloat, Doc("Strength of the pull to the common model.")] = 1.0,
-) -> Algorithm:
+def ditto(lam: NonNegativeFloat = 1.0) -> Algorithm:
     r"""Ditto: a personal model of each client, pulled to the common one (Li et al., ICML 2021).
 
     The common model is FedAvg's. Each local step also steps the client's own model v_i along
@@ -139,7 +133,7 @@ def ditto(
         server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t)
 
     Args:
-        lam: The paper chooses among 0.1, 1 and 2.
+        lam: Strength of the pull to the common model. The paper chooses among 0.1, 1 and 2.
 
     References:
         Li et al., ICML 2021, https://arxiv.org/abs/2012.04221

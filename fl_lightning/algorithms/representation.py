@@ -54,17 +54,9 @@ def fedsol(
     strength: opt.Strength = "adaptive",
     per: opt.Per = "column",
     scope: opt.Scope = "head",
-    proximal: Annotated[
-        Objective,
-        Doc("Objective that gives the direction: distillation, distance, or another method's."),
-    ] = "kl",
+    proximal: Objective = "kl",
     tau: opt.Tau = 3.0,
-    first_step: Annotated[
-        Literal["still", "noise"],
-        Doc(
-            "First step of fixed strength: not perturbed, or along rounding noise (released code)."
-        ),
-    ] = "still",
+    first_step: Literal["still", "noise"] = "still",
 ) -> Algorithm:
     r"""FedSOL: gradients taken where a proximal objective would rise most (Lee et al., CVPR 2024).
 
@@ -81,7 +73,10 @@ def fedsol(
     Args:
         rho: 2.0 chosen in the paper; its headline is 1.5 on the head.
         scope: The head is the paper's main setting, all its Table 4.
+        proximal: Objective that gives the direction: distillation, distance, or another method's.
         tau: Also of ntd.
+        first_step: First step of fixed strength: not perturbed, or along rounding noise (released
+            code).
 
     Raises:
         UserError: If the head is to be perturbed along moon, which does not depend on it.

@@ -7,7 +7,7 @@ from typing_extensions import Doc
 from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.algorithms.shared_options import sgd
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.constraints import checked
+from fl_lightning.core.constraints import NonNegativeFloat, checked
 from fl_lightning.core.weighting import by_size
 from fl_lightning.terms import (
     AcceleratedStart,
@@ -114,7 +114,7 @@ def fedadagrad(
 
 
 @checked
-def fedacg(beta: opt.Momentum = 0.85, prox: opt.Prox = 0.001) -> Algorithm:
+def fedacg(beta: opt.Momentum = 0.85, prox: NonNegativeFloat = 0.001) -> Algorithm:
     r"""FedACG: clients start where the server's momentum leads (Kim et al., CVPR 2024).
 
     Clients start at y = w^t + beta m and step along g(w) + 2 prox (w - y). The server's momentum is
@@ -127,7 +127,8 @@ def fedacg(beta: opt.Momentum = 0.85, prox: opt.Prox = 0.001) -> Algorithm:
 
     Args:
         beta: lambda in the paper.
-        prox: FedTOGA's tables: mu = 0.01 with 1/2, which is 0.005 here.
+        prox: Strength of the pull to the start, `prox ||u - start||^2` without 1/2. FedTOGA's
+            tables: mu = 0.01 with 1/2, which is 0.005 here.
 
     References:
         Kim et al., CVPR 2024, https://arxiv.org/abs/2201.03172

@@ -10,7 +10,6 @@ from fl_lightning import terms
 from fl_lightning.core.algorithm import Algorithm, OptimizerFactory
 from fl_lightning.core.constraints import (
     BelowOneFloat,
-    FiniteFloat,
     NonNegativeFloat,
     OpenFraction,
     PositiveFloat,
@@ -107,27 +106,6 @@ Length = Annotated[
         "K eta_0 of the first round (released code)."
     ),
 ]
-Alignment = Annotated[NonNegativeFloat, Doc("Strength of the alignment.")]
-Gate = Annotated[
-    Literal["horizon", "running", "none"],
-    Doc("Visits over those expected in the whole run, or so far (main text); none: 1."),
-]
-GateMap = Annotated[Literal["identity", "clip01", "logistic"], Doc("Function of that ratio.")]
-GateOffset = Annotated[FiniteFloat, Doc("Number added to the gate; 0 in the main text.")]
-GateAlignment = Annotated[bool, Doc("Multiply the alignment by the gate (main text).")]
-GateMemory = Annotated[bool, Doc("Let the gradient memory learn from gated moves.")]
-AlignmentForm = Annotated[
-    Literal["inner", "proximal", "none"],
-    Doc("Inner product with the memory, or FedDC's proximal form (main text)."),
-]
-Correction = Annotated[bool, Doc("Correct gradients by the gradient memories.")]
-Aggregation = Annotated[
-    Literal["all", "active", "inverse_n"],
-    Doc(
-        "Memory that the server adds: the mean of all clients, of the cohort (Eq. 28), or the "
-        "cohort's sum of models and memories over N (Algorithm 1), which shrinks the model."
-    ),
-]
 GradientWeight = Annotated[
     PositiveFraction, Doc("Weight of the client's own gradient; the momentum has the rest.")
 ]
@@ -141,9 +119,6 @@ SecondMoment = Annotated[
 StartBeta = Annotated[
     NonNegativeFloat,
     Doc("Shift, in multiples of the received minus the client's last model."),
-]
-Prox = Annotated[
-    NonNegativeFloat, Doc("Strength of the pull to the start, `prox ||u - start||^2` without 1/2.")
 ]
 
 # Clients' optimizers
