@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from typing_extensions import Doc
 
+from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import (
@@ -17,19 +18,6 @@ from fl_lightning.core.constraints import (
 )
 from fl_lightning.core.curves import linear
 from fl_lightning.core.weighting import by_size
-from fl_lightning.terms import (
-    GF,
-    SAM,
-    WMSAM,
-    AcceleratedStart,
-    CohortLinearDual,
-    LinearDual,
-    MovingVariate,
-    NesterovAscent,
-    ServerSAM,
-    StartDual,
-    TrajectoryTeacher,
-)
 from fl_lightning.terms.released import ReleasedStart, ReleasedStartDual, ReleasedWMSAM
 
 Begin = Annotated[NonNegativeFloat, Doc("Factor on the learning rate at the beginning of a visit.")]
@@ -79,7 +67,7 @@ def fedwmsam(
         formula adds rho unit(f) (`side="toward"`), where the momentum is a move: m points uphill
         here and in the code, so that both take the gradient downhill.
     """
-    term = {"unit": WMSAM, "as_released": ReleasedWMSAM}[direction]
+    term = {"unit": terms.WMSAM, "as_released": ReleasedWMSAM}[direction]
     return Algorithm(term(rho, alpha, decay, prediction == "steps", side == "toward"))
 
 
@@ -115,8 +103,8 @@ def fedgmt(
         It adds the mean dual of all clients. A third party's summary of the paper averages the
         cohort's amended models (`dual="active"`).
     """
-    linear = {"all": LinearDual, "active": CohortLinearDual}[dual]
-    return Algorithm(linear(1 / beta), TrajectoryTeacher(gamma, alpha, tau), weight=by_size)
+    linear = {"all": terms.LinearDual, "active": terms.CohortLinearDual}[dual]
+    return Algorithm(linear(1 / beta), terms.TrajectoryTeacher(gamma, alpha, tau), weight=by_size)
 
 
 @checked
@@ -155,9 +143,9 @@ def fedgloss(
         rounds, as with `--algorithm.rho "linear(0.001, 0.15, 2000)"`; by a mistake that of the
         server does not.
     """
-    dual = {"paper": StartDual, "released": ReleasedStartDual}[server_dual](1 / beta)
-    local = () if local_rho == 0 else (SAM(local_rho),)
-    return Algorithm(ServerSAM(rho), *local, dual, weight=by_size)
+    dual = {"paper": terms.StartDual, "released": ReleasedStartDual}[server_dual](1 / beta)
+    local = () if local_rho == 0 else (terms.SAM(local_rho),)
+    return Algorithm(terms.ServerSAM(rho), *local, dual, weight=by_size)
 
 
 @checked
@@ -195,7 +183,7 @@ def fedgf(
         Its script passes c_o = 0.2 or 0.3, an option that the program refuses; here it is taken for
         the threshold.
     """
-    return Algorithm(GF(rho, global_rho, threshold, window), weight=by_size)
+    return Algorithm(terms.GF(rho, global_rho, threshold, window), weight=by_size)
 
 
 @checked
@@ -229,9 +217,9 @@ def fednsam(
         class that nothing imports has `ascent="momentum"`, which the abstract describes.
     """
     if ascent == "momentum":
-        return Algorithm(NesterovAscent(gamma, rho))
-    start = {"accumulated": AcceleratedStart, "as_released": ReleasedStart}[memory]
-    return Algorithm(start(gamma, 0.0), SAM(rho))
+        return Algorithm(terms.NesterovAscent(gamma, rho))
+    start = {"accumulated": terms.AcceleratedStart, "as_released": ReleasedStart}[memory]
+    return Algorithm(start(gamma, 0.0), terms.SAM(rho))
 
 
 @checked
@@ -283,4 +271,4 @@ def fedmoswa(
         mistake that is not offered. A function that it never calls has a falling rate, with
         K eta / 2 for the sum of the rates. Both clip g; `--clip-norm` clips the whole direction.
     """
-    return Algorithm(MovingVariate(gamma), rate=linear(begin, end))
+    return Algorithm(terms.MovingVariate(gamma), rate=linear(begin, end))
