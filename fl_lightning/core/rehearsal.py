@@ -75,9 +75,9 @@ class Rehearsal:
     cost: Cost
     message: list[Any]
     starts_elsewhere: bool
-    assigned: frozenset[str]
-    update_reads: list[frozenset[str]]
-    moved: frozenset[str]
+    assigned: set[str]
+    update_reads: list[set[str]]
+    moved: set[str]
 
 
 def rehearse(
@@ -124,20 +124,14 @@ def rehearse(
                 f"{type(term).__name__}.report returned messages of shapes {before} and {after}: "
                 "fill up with zeros, since messages are averaged"
             )
-    elsewhere = first.starts_elsewhere or last.starts_elsewhere
-    assigned = {name for r in played for v in r.views if v._hook == "send" for name in v._assigned}
-    assigned &= {"weight", "bits"}
-    reads = [set[str]() for _ in algorithm.terms]
-    for view in (view for r in played for view in r.views if view._hook == "update"):
-        reads[view._term] |= view._read
-    return Rehearsal(
-        cost,
-        last.messages,
-        elsewhere,
-        frozenset(assigned),
-        [*map(frozenset, reads)],
-        frozenset(first.moved.keys() | last.moved.keys()),
-    )
+    elsewhere, moved = first.starts_elsewhere or last.starts_elsewhere, {*first.moved, *last.moved}
+    assigned, reads = set[str](), [set[str]() for _ in algorithm.terms]
+    for view in (*first.views, *last.views):
+        if view._hook == "send":
+            assigned |= view._assigned & {"weight", "bits"}
+        elif view._hook == "update":
+            reads[view._term] |= view._read
+    return Rehearsal(cost, last.messages, elsewhere, assigned, reads, moved)
 
 
 def _cost(*rounds: RehearsedRound, has_horizon: bool) -> Cost:
