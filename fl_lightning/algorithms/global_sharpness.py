@@ -8,9 +8,10 @@ from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import NonNegativeFloat, checked
 from fl_lightning.core.term import Term
-from fl_lightning.terms import SMOO, TOGA, ControlVariate, Neighbor
+from fl_lightning.terms import LESAM, SMOO, TOGA, ControlVariate, LastRound, Neighbor
 from fl_lightning.terms.released import (
     ReleasedControlVariate,
+    ReleasedLastRound,
     ReleasedSMOO,
     ReleasedTOGA,
     UnclippedPull,
@@ -74,7 +75,12 @@ def fedlesam(
         It shifts each tensor by one coordinate of w^t - w^(t-1), an indexing error:
         `reference="as_released"`; its intent is `"last_round"`.
     """
-    return Algorithm(opt.lesam(rho, reference, first_participation))
+    perturbations: dict[str, Term] = {
+        "last_active": LESAM(rho, first_participation == "skip"),
+        "last_round": LastRound(rho),
+        "as_released": ReleasedLastRound(rho, eps=1e-7),
+    }
+    return Algorithm(perturbations[reference])
 
 
 @checked
@@ -102,7 +108,7 @@ def fedlesam_s(
         Its coefficient of c - c_i is 0.1 (`correction`); for the perturbation see `fedlesam`.
     """
     variate = ControlVariate() if correction == 1 else ReleasedControlVariate(correction)
-    return Algorithm(opt.lesam(rho, reference, first_participation), variate)
+    return Algorithm(*fedlesam(rho, reference, first_participation).terms, variate)
 
 
 @checked
@@ -133,8 +139,8 @@ def fedlesam_d(
         FedGMT's repository forgets the square of the pull (`pull="norm"`), and gives each tensor
         the first entries of w^t - w^(t-1), an indexing error that is not offered.
     """
-    lesam = opt.lesam(rho, reference, first_participation)
-    return Algorithm(lesam, *opt.dynamic(lam, prox_clip=prox_clip, pull=pull))
+    lesam = fedlesam(rho, reference, first_participation).terms
+    return Algorithm(*lesam, *opt.dynamic(lam, prox_clip=prox_clip, pull=pull))
 
 
 @checked

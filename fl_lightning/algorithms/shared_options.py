@@ -177,15 +177,6 @@ def dynamic(
     return (regularizer, unclipped) if split else (regularizer,)
 
 
-def lesam(rho: float, reference: str, first_participation: str) -> Term:
-    """FedLESAM's perturbation towards the chosen older model."""
-    if reference == "last_active":
-        return terms.LESAM(rho, first_participation == "skip")
-    if reference == "last_round":
-        return terms.LastRound(rho)
-    return released.ReleasedLastRound(rho, eps=1e-7)
-
-
 # Differential privacy
 
 ClipNorm = Annotated[privacy.ClipNorm, Doc("Largest norm C of a client's update.")]
@@ -204,17 +195,3 @@ Quantile = Annotated[
     Doc("Part of the updates that shall stay unclipped: C adapts to it. None keeps C."),
 ]
 ClipRate = Annotated[PositiveFloat, Doc("Learning rate of an adaptive C.")]
-
-
-def mechanism(
-    clip: float,
-    noise_multiplier: float,
-    delta: float,
-    accountant: privacy.Accountant,
-    quantile: float | None,
-    clip_lr: float,
-) -> Term:
-    """The Gaussian mechanism, with an adaptive clip if there is a quantile."""
-    if quantile is None:
-        return terms.GaussianMechanism(clip, noise_multiplier, delta, accountant)
-    return terms.AdaptiveClipping(clip, noise_multiplier, delta, accountant, quantile, clip_lr)
