@@ -184,9 +184,9 @@ def knn_per(
 
     Args:
         neighbors: Number of neighbors that vote (FedSOL's code 5).
-        mix: Weight of the vote; the model has the rest.
+        mix: Weight of the vote; the model has the rest. Choose it on validation data.
         scale: Scale of the squared feature distances.
-        capacity: Samples that a client stores; none is all (FedSOL's code 500).
+        capacity: Samples that a client stores, drawn at random; none is all (FedSOL's code 500).
         combine: Mix the vote with the model's probabilities or raw logits.
 
     References:

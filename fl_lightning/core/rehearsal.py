@@ -114,7 +114,7 @@ def rehearse(
     facts = (dummy_facts(*of, round, rounds, clients) for round in (0, rounds - 1))
     with seeded_rng(0, w.device):  # a loss may draw random numbers
         first, last = played = [RehearsedRound(algorithm, of_round, frozen) for of_round in facts]
-        cost = _cost(first, last, has_horizon=algorithm.has_horizon)
+        cost = _cost(first, last)
         for round in played if parallel else ():
             round.visit_in_parallel(compiled)
     for term, *messages in zip(algorithm.terms, first.messages, last.messages, strict=True):
@@ -134,7 +134,7 @@ def rehearse(
     return Rehearsal(cost, last.messages, elsewhere, assigned, reads, moved)
 
 
-def _cost(*rounds: RehearsedRound, has_horizon: bool) -> Cost:
+def _cost(*rounds: RehearsedRound) -> Cost:
     first, counted = rounds[0], rounds[0].counted
     of_start, needed = map(set.union, *(r.downlink() for r in rounds))
     of_start = of_start - {name for _, name in needed}
@@ -156,7 +156,7 @@ def _cost(*rounds: RehearsedRound, has_horizon: bool) -> Cost:
         forward_passes=max(r.calls["forward passes"] for r in rounds),
         receives=(*names, "base") if moved else tuple(names),
         keeps=tuple(name for i in counted for name in first.client[i]),
-        has_horizon=has_horizon
+        has_horizon=first.algorithm.has_horizon
         or any("rounds" in v._read for r in rounds for v in r.views if v._term in counted),
         exact=all(r.finite and not r.unread for r in rounds),
     )
