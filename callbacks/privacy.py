@@ -161,7 +161,7 @@ def check_private(federation: Federation) -> None:
         )
 
 
-def _leak(term: Term, before: bool, message: Any, update_reads: frozenset[str]) -> str:
+def _leak(term: Term, before: bool, message: Any, update_reads: set[str]) -> str:
     """How the server would learn of clients by this term, besides the noisy sum; "" if it cannot.
 
     `before` is whether the term stands before the mechanism.

@@ -19,7 +19,7 @@ from fl_lightning.algorithms import lora
 from fl_lightning.algorithms.registry import ALGORITHMS, FAMILIES, functions
 from fl_lightning.cli.list_algorithms import costs_in_models
 from fl_lightning.core.constraints import Range, metadata
-from fl_lightning.terms.wrapper import with_inner
+from fl_lightning.core.term import with_inner
 
 COST_HEADINGS = "sends", "receives", "keeps", "gradients a step"
 COST_NOTE = (

@@ -41,22 +41,13 @@ def local_adamw(
 @checked
 def fedadamw(
     gamma: opt.Gamma = 0.5,
-    second_moment: Annotated[
-        Literal["block", "whole"],
-        Doc("Begin with the cohort's second moment of each parameter, or of each number."),
-    ] = "block",
+    second_moment: Literal["block", "whole"] = "block",
     beta1: opt.Beta1 = 0.9,
     beta2: opt.Beta2 = 0.999,
     decay: opt.Decay = 0.01,
     eps: Eps = 1e-8,
-    first_count: Annotated[
-        Literal["visit", "run"],
-        Doc("Steps by which the first moment is corrected: of the visit, or of all rounds."),
-    ] = "visit",
-    alignment: Annotated[
-        Literal["added", "mixed"],
-        Doc("Add gamma Delta to the client's direction, or mix it with 1 - gamma of that."),
-    ] = "added",
+    first_count: Literal["visit", "run"] = "visit",
+    alignment: Literal["added", "mixed"] = "added",
 ) -> Algorithm:
     r"""FedAdamW: AdamW with the cohort's second moment and its last move (Liu et al., AAAI 2026).
 
@@ -74,6 +65,11 @@ def fedadamw(
         server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t), \quad \Delta = \frac{1}{M}
             \sum_{i \in S} \frac{u_i - w^t}{\eta}
         then: \overline{s} = \frac{1}{M} \sum_{i \in S} \text{mean of each parameter of } s_i
+
+    Args:
+        second_moment: Begin with the cohort's second moment of each parameter, or of each number.
+        first_count: Steps by which the first moment is corrected: of the visit, or of all rounds.
+        alignment: Add gamma Delta to the client's direction, or mix it with 1 - gamma of that.
 
     References:
         Liu et al., AAAI 2026, https://arxiv.org/abs/2510.27486

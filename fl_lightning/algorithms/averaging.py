@@ -1,8 +1,6 @@
 """Averaging and its weights."""
 
-from typing import Annotated, Literal
-
-from typing_extensions import Doc
+from typing import Literal
 
 from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.core.algorithm import Algorithm
@@ -12,7 +10,6 @@ from fl_lightning.terms import CenteredGradientVariate, NormalizedAveraging, Pro
 from fl_lightning.terms.released import LastGradientVariate, SplitProximal, UnclippedPull
 
 
-@checked
 def fedavg() -> Algorithm:
     r"""FedAvg: the mean of the clients' models (McMahan et al., AISTATS 2017).
 
@@ -53,15 +50,7 @@ def fedprox(mu: NonNegativeFloat = 0.1, prox_clip: opt.ProxClip = "whole") -> Al
 
 
 @checked
-def fednova(
-    variates: Annotated[
-        Literal["none", "own", "mean"],
-        Doc(
-            "Gradient correction: none, minus the client's last mean gradient (FedSOL's "
-            "repository), or its difference to the mean of all clients."
-        ),
-    ] = "none",
-) -> Algorithm:
+def fednova(variates: Literal["none", "own", "mean"] = "none") -> Algorithm:
     r"""FedNova: the mean progress of clients per unit of path (Wang et al., NeurIPS 2020).
 
     With path length tau_i the server moves by mean(tau_i) mean((u_i - w^t) / tau_i).
@@ -70,6 +59,10 @@ def fednova(
         step: w \gets w - \eta\, g(w)
         server: w^{t+1} = w^t + \Bigl( \sum_{i \in S} p_i\, \tau_i \Bigr) \sum_{i \in S} p_i\,
             \frac{u_i - w^t}{\tau_i}, \quad \tau_i = \eta K_i
+
+    Args:
+        variates: Gradient correction: none, minus the client's last mean gradient (FedSOL's
+            repository), or its difference to the mean of all clients.
 
     References:
         Wang et al., NeurIPS 2020, https://arxiv.org/abs/2007.07481

@@ -1,8 +1,10 @@
 """Drift correction: control variates, duals, client momentum."""
 
+from typing import Literal
+
 from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.constraints import NonNegativeFloat, PositiveFloat, checked
+from fl_lightning.core.constraints import FiniteFloat, NonNegativeFloat, PositiveFloat, checked
 from fl_lightning.terms import SSG, ClientMomentum, FedVRADual
 from fl_lightning.terms.released import ReleasedSSG
 
@@ -148,16 +150,16 @@ def fedcm(alpha: opt.GradientWeight = 0.1) -> Algorithm:
 
 @checked
 def fedssg(
-    alpha: opt.Alignment = 0.05,
-    gate: opt.Gate = "horizon",
-    gate_map: opt.GateMap = "identity",
-    gate_offset: opt.GateOffset = 1.0,
-    gate_alignment: opt.GateAlignment = False,
-    gate_memory: opt.GateMemory = True,
-    alignment: opt.AlignmentForm = "inner",
-    correction: opt.Correction = True,
+    alpha: NonNegativeFloat = 0.05,
+    gate: Literal["horizon", "running", "none"] = "horizon",
+    gate_map: Literal["identity", "clip01", "logistic"] = "identity",
+    gate_offset: FiniteFloat = 1.0,
+    gate_alignment: bool = False,
+    gate_memory: bool = True,
+    alignment: Literal["inner", "proximal", "none"] = "inner",
+    correction: bool = True,
     correction_lr: opt.Length = "base",
-    aggregation: opt.Aggregation = "all",
+    aggregation: Literal["all", "active", "inverse_n"] = "all",
     size_weighting: opt.SizeWeighting = False,
 ) -> Algorithm:
     r"""FedSSG: drift memory gated by how often a client was drawn (arXiv 2509.13895).
@@ -172,6 +174,19 @@ def fedssg(
             \gets h_i + D, \quad d_i \gets d_i - d - \frac{D}{K \eta_0}
         server: w^{t+1} = \frac{1}{M} \sum_{i \in S} u_i + h, \quad h = \frac{1}{N} \sum_{i=1}^{N}
             h_i, \quad d = \frac{1}{N} \sum_{i=1}^{N} d_i
+
+    Args:
+        alpha: Strength of the alignment.
+        gate: Visits over those expected in the whole run, or so far (main text); none: 1.
+        gate_map: Function of that ratio.
+        gate_offset: Number added to the gate; 0 in the main text.
+        gate_alignment: Multiply the alignment by the gate (main text).
+        gate_memory: Let the gradient memory learn from gated moves.
+        alignment: Inner product with the memory, or FedDC's proximal form (main text).
+        correction: Correct gradients by the gradient memories.
+        aggregation: Memory that the server adds: the mean of all clients, of the cohort (Eq. 28),
+            or the cohort's sum of models and memories over N (Algorithm 1), which shrinks the
+            model.
 
     References:
         Zhou et al., 2025, https://arxiv.org/abs/2509.13895

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from typing_extensions import Doc
 
+from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import (
@@ -17,19 +18,6 @@ from fl_lightning.core.constraints import (
 )
 from fl_lightning.core.curves import linear
 from fl_lightning.core.weighting import by_size
-from fl_lightning.terms import (
-    GF,
-    SAM,
-    WMSAM,
-    AcceleratedStart,
-    CohortLinearDual,
-    LinearDual,
-    MovingVariate,
-    NesterovAscent,
-    ServerSAM,
-    StartDual,
-    TrajectoryTeacher,
-)
 from fl_lightning.terms.released import ReleasedStart, ReleasedStartDual, ReleasedWMSAM
 
 Begin = Annotated[NonNegativeFloat, Doc("Factor on the learning rate at the beginning of a visit.")]
@@ -44,18 +32,9 @@ def fedwmsam(
     rho: opt.Rho = 0.01,
     alpha: Annotated[BelowOneFloat, Doc("Weight of the own gradient in the first round.")] = 0.1,
     decay: Annotated[NonNegativeFloat, Doc("Factor of the momentum.")] = 1.0,
-    prediction: Annotated[
-        Literal["momentum", "steps"],
-        Doc("The predicted model moves by m_i a step, or by -eta m_i as plain steps would."),
-    ] = "momentum",
-    side: Annotated[
-        Literal["away", "toward"],
-        Doc("Take gradients away from the predicted model (released code), or toward it."),
-    ] = "away",
-    direction: Annotated[
-        Literal["unit", "as_released"],
-        Doc("The unit vector to the predicted model, or what an indexing error makes of it."),
-    ] = "unit",
+    prediction: Literal["momentum", "steps"] = "momentum",
+    side: Literal["away", "toward"] = "away",
+    direction: Literal["unit", "as_released"] = "unit",
 ) -> Algorithm:
     r"""FedWMSAM: momentum for both the step and its perturbation (Li et al., NeurIPS 2025).
 
@@ -75,6 +54,9 @@ def fedwmsam(
 
     Args:
         rho: The authors recommend about 0.01; from 0.1 on it costs accuracy.
+        prediction: The predicted model moves by m_i a step, or by -eta m_i as plain steps would.
+        side: Take gradients away from the predicted model (released code), or toward it.
+        direction: The unit vector to the predicted model, or what an indexing error makes of it.
 
     References:
         Li et al., NeurIPS 2025, https://arxiv.org/abs/2511.22080
@@ -85,7 +67,7 @@ def fedwmsam(
         formula adds rho unit(f) (`side="toward"`), where the momentum is a move: m points uphill
         here and in the code, so that both take the gradient downhill.
     """
-    term = {"unit": WMSAM, "as_released": ReleasedWMSAM}[direction]
+    term = {"unit": terms.WMSAM, "as_released": ReleasedWMSAM}[direction]
     return Algorithm(term(rho, alpha, decay, prediction == "steps", side == "toward"))
 
 
@@ -121,8 +103,8 @@ def fedgmt(
         It adds the mean dual of all clients. A third party's summary of the paper averages the
         cohort's amended models (`dual="active"`).
     """
-    linear = {"all": LinearDual, "active": CohortLinearDual}[dual]
-    return Algorithm(linear(1 / beta), TrajectoryTeacher(gamma, alpha, tau), weight=by_size)
+    linear = {"all": terms.LinearDual, "active": terms.CohortLinearDual}[dual]
+    return Algorithm(linear(1 / beta), terms.TrajectoryTeacher(gamma, alpha, tau), weight=by_size)
 
 
 @checked
@@ -130,10 +112,7 @@ def fedgloss(
     rho: opt.Rho = 0.15,
     local_rho: Annotated[NonNegativeFloat, Doc("Radius at the clients; 0 is plain SGD.")] = 0.15,
     beta: Penalty = 10.0,
-    server_dual: Annotated[
-        Literal["paper", "released"],
-        Doc("Mean of all duals, or that over the cohort's size."),
-    ] = "paper",
+    server_dual: Literal["paper", "released"] = "paper",
 ) -> Algorithm:
     r"""FedGloSS: sharpness-aware minimization on the server (Caldarola et al., CVPR 2025).
 
@@ -153,6 +132,7 @@ def fedgloss(
         rho: The authors' CIFAR-100 0.01.
         local_rho: The authors' CIFAR-100 0.2.
         beta: The authors' CIFAR-100 100.
+        server_dual: Mean of all duals, or that over the cohort's size.
 
     References:
         Caldarola et al., CVPR 2025, https://arxiv.org/abs/2412.03752
@@ -163,20 +143,16 @@ def fedgloss(
         rounds, as with `--algorithm.rho "linear(0.001, 0.15, 2000)"`; by a mistake that of the
         server does not.
     """
-    dual = {"paper": StartDual, "released": ReleasedStartDual}[server_dual](1 / beta)
-    local = () if local_rho == 0 else (SAM(local_rho),)
-    return Algorithm(ServerSAM(rho), *local, dual, weight=by_size)
+    dual = {"paper": terms.StartDual, "released": ReleasedStartDual}[server_dual](1 / beta)
+    local = () if local_rho == 0 else (terms.SAM(local_rho),)
+    return Algorithm(terms.ServerSAM(rho), *local, dual, weight=by_size)
 
 
 @checked
 def fedgf(
     rho: opt.Rho = 0.05,
-    global_rho: Annotated[
-        NonNegativeFloat | None, Doc("Radius around the global model; none is rho.")
-    ] = None,
-    threshold: Annotated[
-        NonNegativeFloat, Doc("Distance of a cohort from the global model that counts as far.")
-    ] = 0.2,
+    global_rho: NonNegativeFloat | None = None,
+    threshold: NonNegativeFloat = 0.2,
     window: Annotated[PositiveInt, Doc("Rounds over which far ones are counted.")] = 30,
 ) -> Algorithm:
     r"""FedGF: gradients between a local and a global perturbed model (Lee and Yoon, ICML 2024).
@@ -196,7 +172,9 @@ def fedgf(
 
     Args:
         rho: The authors try 0.02, 0.05 and 0.1.
-        threshold: T_D, which the authors' script does not set.
+        global_rho: Radius around the global model; none is rho.
+        threshold: Distance of a cohort from the global model that counts as far. T_D, which the
+            authors' script does not set.
 
     References:
         Lee and Yoon, ICML 2024, https://proceedings.mlr.press/v235/lee24aa.html
@@ -205,21 +183,15 @@ def fedgf(
         Its script passes c_o = 0.2 or 0.3, an option that the program refuses; here it is taken for
         the threshold.
     """
-    return Algorithm(GF(rho, global_rho, threshold, window), weight=by_size)
+    return Algorithm(terms.GF(rho, global_rho, threshold, window), weight=by_size)
 
 
 @checked
 def fednsam(
     rho: opt.Rho = 0.05,
     gamma: opt.Momentum = 0.85,
-    ascent: Annotated[
-        Literal["local", "momentum"],
-        Doc("Perturb along the own gradient, or along the server's momentum in one pass."),
-    ] = "local",
-    memory: Annotated[
-        Literal["accumulated", "as_released"],
-        Doc("The momentum gamma m + D, or released code's (1 + gamma) D."),
-    ] = "accumulated",
+    ascent: Literal["local", "momentum"] = "local",
+    memory: Literal["accumulated", "as_released"] = "accumulated",
 ) -> Algorithm:
     r"""FedNSAM: sharpness-aware steps ahead along the server's momentum (arXiv 2602.23827).
 
@@ -234,6 +206,8 @@ def fednsam(
 
     Args:
         rho: The released code's command asks for 0.01, but 0.05 acts.
+        ascent: Perturb along the own gradient, or along the server's momentum in one pass.
+        memory: The momentum gamma m + D, or released code's (1 + gamma) D.
 
     References:
         Liu et al., 2026, https://arxiv.org/abs/2602.23827
@@ -243,9 +217,9 @@ def fednsam(
         class that nothing imports has `ascent="momentum"`, which the abstract describes.
     """
     if ascent == "momentum":
-        return Algorithm(NesterovAscent(gamma, rho))
-    start = {"accumulated": AcceleratedStart, "as_released": ReleasedStart}[memory]
-    return Algorithm(start(gamma, 0.0), SAM(rho))
+        return Algorithm(terms.NesterovAscent(gamma, rho))
+    start = {"accumulated": terms.AcceleratedStart, "as_released": ReleasedStart}[memory]
+    return Algorithm(start(gamma, 0.0), terms.SAM(rho))
 
 
 @checked
@@ -297,4 +271,4 @@ def fedmoswa(
         mistake that is not offered. A function that it never calls has a falling rate, with
         K eta / 2 for the sum of the rates. Both clip g; `--clip-norm` clips the whole direction.
     """
-    return Algorithm(MovingVariate(gamma), rate=linear(begin, end))
+    return Algorithm(terms.MovingVariate(gamma), rate=linear(begin, end))

@@ -8,9 +8,10 @@ from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import NonNegativeFloat, checked
 from fl_lightning.core.term import Term
-from fl_lightning.terms import SMOO, TOGA, ControlVariate, Neighbor
+from fl_lightning.terms import LESAM, SMOO, TOGA, ControlVariate, LastRound, Neighbor
 from fl_lightning.terms.released import (
     ReleasedControlVariate,
+    ReleasedLastRound,
     ReleasedSMOO,
     ReleasedTOGA,
     UnclippedPull,
@@ -74,7 +75,12 @@ def fedlesam(
         It shifts each tensor by one coordinate of w^t - w^(t-1), an indexing error:
         `reference="as_released"`; its intent is `"last_round"`.
     """
-    return Algorithm(opt.lesam(rho, reference, first_participation))
+    perturbations: dict[str, Term] = {
+        "last_active": LESAM(rho, first_participation == "skip"),
+        "last_round": LastRound(rho),
+        "as_released": ReleasedLastRound(rho, eps=1e-7),
+    }
+    return Algorithm(perturbations[reference])
 
 
 @checked
@@ -102,7 +108,7 @@ def fedlesam_s(
         Its coefficient of c - c_i is 0.1 (`correction`); for the perturbation see `fedlesam`.
     """
     variate = ControlVariate() if correction == 1 else ReleasedControlVariate(correction)
-    return Algorithm(opt.lesam(rho, reference, first_participation), variate)
+    return Algorithm(*fedlesam(rho, reference, first_participation).terms, variate)
 
 
 @checked
@@ -133,8 +139,8 @@ def fedlesam_d(
         FedGMT's repository forgets the square of the pull (`pull="norm"`), and gives each tensor
         the first entries of w^t - w^(t-1), an indexing error that is not offered.
     """
-    lesam = opt.lesam(rho, reference, first_participation)
-    return Algorithm(lesam, *opt.dynamic(lam, prox_clip=prox_clip, pull=pull))
+    lesam = fedlesam(rho, reference, first_participation).terms
+    return Algorithm(*lesam, *opt.dynamic(lam, prox_clip=prox_clip, pull=pull))
 
 
 @checked
@@ -143,13 +149,7 @@ def fedtoga(
     kappa: opt.Kappa = 1.0,
     beta: opt.TrendBeta = 0.8,
     lam: opt.Lam = 0.1,
-    perturbation: Annotated[
-        Literal["local", "neighbor", "fusion", "released"],
-        Doc(
-            "Ascend along the own gradient, the previous perturbed one (one pass), their sum, or "
-            "as third-party code does."
-        ),
-    ] = "local",
+    perturbation: Literal["local", "neighbor", "fusion", "released"] = "local",
     carry: opt.Carry = False,
     delta: opt.TrendScale = "gradient",
     dual: Literal["all", "active"] = "all",
@@ -176,6 +176,8 @@ def fedtoga(
     Args:
         beta: 0.8 or 0.9.
         lam: 1/alpha in the paper's formulas; the paper prints alpha = 0.1 for the multiplier.
+        perturbation: Ascend along the own gradient, the previous perturbed one (one pass), their
+            sum, or as third-party code does.
         delta: Over steps beta has little effect.
         dual: The server adds the mean of all duals, which has the fixed point of the paper's
             appendix, or, as in Algorithm 1, the sum of the cohorts' mean moves.

@@ -9,7 +9,6 @@ from fl_lightning.core.weighting import by_size
 from fl_lightning.terms import AlternateRounds, ExactAggregation, Personal, Stacking, UnequalRanks
 
 
-@checked
 def fedit() -> Algorithm:
     r"""FedIT: FedAvg of the adapters A and B, weighted by samples (Zhang et al., ICASSP 2024).
 
@@ -25,7 +24,6 @@ def fedit() -> Algorithm:
     return Algorithm(weight=by_size)
 
 
-@checked
 def ffa_lora() -> Algorithm:
     r"""FFA-LoRA: training of B alone (Sun et al., ICLR 2024).
 
@@ -41,7 +39,6 @@ def ffa_lora() -> Algorithm:
     return Algorithm(trains="lora_B")
 
 
-@checked
 def rolora() -> Algorithm:
     r"""RoLoRA: training of B and of A in turn, round by round (Chen et al., NeurIPS 2025).
 
@@ -60,7 +57,6 @@ def rolora() -> Algorithm:
     return Algorithm(AlternateRounds())
 
 
-@checked
 def fedsa_lora() -> Algorithm:
     r"""FedSA-LoRA: A is averaged, B stays with its client (Guo et al., ICLR 2025).
 
@@ -74,7 +70,6 @@ def fedsa_lora() -> Algorithm:
     return Algorithm(Personal("lora_B"))
 
 
-@checked
 def fedex_lora() -> Algorithm:
     r"""FedEx-LoRA: FedAvg of A and B, made exact in the base (Singhal et al., ACL 2025).
 
@@ -93,7 +88,6 @@ def fedex_lora() -> Algorithm:
     return Algorithm(ExactAggregation())
 
 
-@checked
 def flora() -> Algorithm:
     r"""FLoRA: the base takes the mean of B A, adapters begin anew (Wang et al., NeurIPS 2024).
 

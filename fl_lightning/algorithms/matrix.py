@@ -49,10 +49,7 @@ def fedmuon(
     beta: Momentum = 0.98,
     gain: Gain = 0.5,
     decay: opt.Decay = 0.01,
-    rank: Annotated[
-        NonNegativeFloat,
-        Doc("Rank of the momentum that is sent, as a share of that of equal size; 0 is all."),
-    ] = 0.0,
+    rank: NonNegativeFloat = 0.0,
 ) -> Algorithm:
     r"""FedMuon by alignment: Muon with the cohort's momentum and its last move (Liu et al., 2025).
 
@@ -74,7 +71,8 @@ def fedmuon(
 
     Args:
         gain: 0.5 for ResNet-18 at --lr 0.03, 10 for ViT-Tiny at 0.0003 (authors' values).
-        rank: `comm/uplink_mb` counts the whole momentum.
+        rank: Rank of the momentum that is sent, as a share of that of equal size; 0 is all.
+            `comm/uplink_mb` counts the whole momentum.
 
     References:
         Liu et al., 2025, https://arxiv.org/abs/2510.27403
@@ -89,15 +87,9 @@ def fedmuon(
 @checked
 def fedmuon_lmo(
     alpha: Annotated[UnitInterval, Doc("Weight of the gradient in the momentum.")] = 0.9,
-    iterations: Annotated[
-        NonNegativeInt | None,
-        Doc("Of Newton and Schulz; 0 steps along the matrix by its norm, none is exact."),
-    ] = 5,
+    iterations: NonNegativeInt | None = 5,
     correct: Annotated[bool, Doc("Correct the momentum; if not, this is Local Muon.")] = True,
-    server: Annotated[
-        Literal["damped", "mean"],
-        Doc("Move by M / N of the cohort's mean move (paper), or by the mean."),
-    ] = "damped",
+    server: Literal["damped", "mean"] = "damped",
 ) -> Algorithm:
     r"""FedMuon by a bias-corrected LMO: steps along a polar factor (Takezawa et al., ICLR 2026).
 
@@ -112,6 +104,10 @@ def fedmuon_lmo(
             \mathrm{NS}(a) = a / \|a\| \text{ of a vector}
         server: w^{t+1} = w^t + \frac{1}{N} \sum_{i \in S} (u_i - w^t), \quad C = \frac{1}{N}
             \sum_{i=1}^{N} M_i
+
+    Args:
+        iterations: Of Newton and Schulz; 0 steps along the matrix by its norm, none is exact.
+        server: Move by M / N of the cohort's mean move (paper), or by the mean.
 
     References:
         Takezawa et al., ICLR 2026, https://arxiv.org/abs/2509.26337

@@ -14,6 +14,7 @@ from typing_extensions import Doc
 
 from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
+from fl_lightning.algorithms.personal import fedbn, fedper, lg_fedavg
 from fl_lightning.algorithms.server import fedacg, fedadagrad, fedadam, fedavgm, fedyogi
 from fl_lightning.core.algorithm import Algorithm, OptimizerFactory
 from fl_lightning.core.constraints import NonNegativeFloat, PositiveFraction, PositiveInt, checked
@@ -198,7 +199,7 @@ def relaxed(beta: opt.StartBeta = 0.1, first_participation: opt.First = "init") 
     return Modifier(outer=(terms.RelaxedInitialization(beta, first_participation == "skip"),))
 
 
-# --server-optimizer: what the server does with the mean update
+# --server-optimizer and --personal: what methods do
 
 
 def _of(make: Callable[P, Algorithm]) -> Callable[P, Modifier]:
@@ -213,28 +214,10 @@ def _of(make: Callable[P, Algorithm]) -> Callable[P, Modifier]:
     return modifier
 
 
-# --personal: the part of the model that each client trains and keeps, with its running statistics
-
-
-def head() -> Modifier:
-    """The last layer, as in FedPer."""
-    return Modifier(outer=(terms.Personal("head"),))
-
-
-def body() -> Modifier:
-    """All but the last layer, as in LG-FedAvg."""
-    return Modifier(outer=(terms.Personal("body"),))
-
-
-def norm() -> Modifier:
-    """Normalization layers, as in FedBN."""
-    return Modifier(outer=(terms.Personal("norm"),))
-
-
 def word(
     word: Annotated[str, Doc("Word in the names of the parameters, e.g. lora_B.")],
 ) -> Modifier:
-    """The parameters whose names contain a word."""
+    """The parameters whose names contain a word stay with each client."""
     return Modifier(outer=(terms.Personal(word),))
 
 
@@ -284,7 +267,13 @@ PARTS: Mapping[str, Mapping[str, Callable[..., Modifier]]] = {
         "adagrad": _of(fedadagrad),
         "lookahead": _of(fedacg),
     },
-    "personal": {"none": unchanged, **_named(head, body, norm, word)},
+    "personal": {
+        "none": unchanged,
+        "head": _of(fedper),
+        "body": _of(lg_fedavg),
+        "norm": _of(fedbn),
+        "word": word,
+    },
     "send": {"none": unchanged, **_named(topk, quantize, sign), "topk+quantize": topk_quantize},
 }
 """The choices of each option, in the order of addition; the first one of an option adds nothing."""

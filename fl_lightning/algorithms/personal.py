@@ -19,7 +19,6 @@ from fl_lightning.core.weighting import by_size
 from fl_lightning.terms import Alternate, Ditto, FirstOrderMAML, LocalOnly, Personal
 
 
-@checked
 def local_only() -> Algorithm:
     r"""Local only: every client trains its own model alone, from common initial weights.
 
@@ -32,7 +31,6 @@ def local_only() -> Algorithm:
     return Algorithm(LocalOnly())
 
 
-@checked
 def fedbabu() -> Algorithm:
     r"""FedBABU: training of the body alone; clients then fine-tune all (Oh et al., ICLR 2022).
 
@@ -49,7 +47,6 @@ def fedbabu() -> Algorithm:
     return Algorithm(trains="body")
 
 
-@checked
 def fedper() -> Algorithm:
     r"""FedPer: a common body, and a head of each client's own (Arivazhagan et al., 2019).
 
@@ -66,7 +63,6 @@ def fedper() -> Algorithm:
     return Algorithm(Personal("head"), weight=by_size)
 
 
-@checked
 def lg_fedavg() -> Algorithm:
     r"""LG-FedAvg: a common head, and a body of each client's own (Liang et al., 2020).
 
@@ -84,7 +80,6 @@ def lg_fedavg() -> Algorithm:
     return Algorithm(Personal("body"), weight=by_size)
 
 
-@checked
 def fedbn() -> Algorithm:
     r"""FedBN: normalization layers of each client's own (Li et al., ICLR 2021).
 
@@ -103,12 +98,7 @@ def fedbn() -> Algorithm:
 
 
 @checked
-def fedrep(
-    head_share: Annotated[
-        UnitInterval,
-        Doc("Share of the local steps that train the head, before the others train the body."),
-    ] = 10 / 11,
-) -> Algorithm:
+def fedrep(head_share: UnitInterval = 10 / 11) -> Algorithm:
     r"""FedRep: FedPer in two steps, first the head, then the body (Collins et al., ICML 2021).
 
     Plain SGD leaves the other part alone; momentum and weight decay go on in it.
@@ -120,7 +110,8 @@ def fedrep(
         server: \theta^{t+1} = \frac{1}{M} \sum_{i \in S} \theta_i
 
     Args:
-        head_share: Ten of eleven local epochs, as in the paper for CIFAR-10 over 100 clients.
+        head_share: Share of the local steps that train the head, before the others train the body.
+            Ten of eleven local epochs, as in the paper for CIFAR-10 over 100 clients.
 
     References:
         Collins et al., ICML 2021, https://proceedings.mlr.press/v139/collins21a.html
@@ -129,9 +120,7 @@ def fedrep(
 
 
 @checked
-def ditto(
-    lam: Annotated[NonNegativeFloat, Doc("Strength of the pull to the common model.")] = 1.0,
-) -> Algorithm:
+def ditto(lam: NonNegativeFloat = 1.0) -> Algorithm:
     r"""Ditto: a personal model of each client, pulled to the common one (Li et al., ICML 2021).
 
     The common model is FedAvg's. Each local step also steps the client's own model v_i along
@@ -144,7 +133,7 @@ def ditto(
         server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t)
 
     Args:
-        lam: The paper chooses among 0.1, 1 and 2.
+        lam: Strength of the pull to the common model. The paper chooses among 0.1, 1 and 2.
 
     References:
         Li et al., ICML 2021, https://arxiv.org/abs/2012.04221
@@ -195,9 +184,9 @@ def knn_per(
 
     Args:
         neighbors: Number of neighbors that vote (FedSOL's code 5).
-        mix: Weight of the vote; the model has the rest.
+        mix: Weight of the vote; the model has the rest. Choose it on validation data.
         scale: Scale of the squared feature distances.
-        capacity: Samples that a client stores; none is all (FedSOL's code 500).
+        capacity: Samples that a client stores, drawn at random; none is all (FedSOL's code 500).
         combine: Mix the vote with the model's probabilities or raw logits.
 
     References:

@@ -6,7 +6,7 @@
 from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import checked
-from fl_lightning.terms import SAM
+from fl_lightning.terms import SAM, AdaptiveClipping, GaussianMechanism
 
 
 @checked
@@ -40,7 +40,10 @@ def dp_fedavg(
 
         Andrew et al., NeurIPS 2021, https://arxiv.org/abs/1905.03871
     """
-    return Algorithm(opt.mechanism(clip, noise_multiplier, delta, accountant, quantile, clip_lr))
+    mechanism = clip, noise_multiplier, delta, accountant
+    if quantile is None:
+        return Algorithm(GaussianMechanism(*mechanism))
+    return Algorithm(AdaptiveClipping(*mechanism, quantile, clip_lr))
 
 
 @checked
@@ -68,5 +71,5 @@ def dp_fedsam(
     References:
         Shi et al., CVPR 2023, https://arxiv.org/abs/2303.11242
     """
-    mechanism = opt.mechanism(clip, noise_multiplier, delta, accountant, quantile, clip_lr)
-    return Algorithm(SAM(rho), mechanism)
+    private = dp_fedavg(clip, noise_multiplier, delta, accountant, quantile, clip_lr)
+    return Algorithm(SAM(rho), *private.terms)

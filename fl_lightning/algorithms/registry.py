@@ -9,38 +9,24 @@ from typing import Any, get_type_hints
 
 from typing_extensions import Doc
 
-from fl_lightning.algorithms import (
-    adaptive,
-    averaging,
-    drift,
-    fairness,
-    flatness,
-    global_sharpness,
-    lora,
-    matrix,
-    personal,
-    privacy,
-    representation,
-    server,
-    sharpness,
-)
+from fl_lightning import algorithms
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import metadata
 
 FAMILIES: tuple[ModuleType, ...] = (
-    averaging,
-    server,
-    drift,
-    sharpness,
-    global_sharpness,
-    flatness,
-    adaptive,
-    matrix,
-    representation,
-    fairness,
-    personal,
-    lora,
-    privacy,
+    algorithms.averaging,
+    algorithms.server,
+    algorithms.drift,
+    algorithms.sharpness,
+    algorithms.global_sharpness,
+    algorithms.flatness,
+    algorithms.adaptive,
+    algorithms.matrix,
+    algorithms.representation,
+    algorithms.fairness,
+    algorithms.personal,
+    algorithms.lora,
+    algorithms.privacy,
 )
 """The modules of algorithms, in the order in which they are listed."""
 

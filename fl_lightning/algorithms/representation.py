@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from typing_extensions import Doc
 
+from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import (
@@ -17,34 +18,19 @@ from fl_lightning.core.constraints import (
 from fl_lightning.core.term import Term
 from fl_lightning.core.weighting import by_size
 from fl_lightning.errors import UserError
-from fl_lightning.terms import (
-    SAM,
-    SOL,
-    CenteredGradientVariate,
-    Contrastive,
-    ControlVariate,
-    Distill,
-    DynamicRegularizer,
-    GradientProjection,
-    HeadSOL,
-    NormalizedAveraging,
-    NotTrueDistillation,
-    Proximal,
-    RelaxedContrastive,
-)
 
 Objective = Literal["kl", "l2", "feddyn", "scaffold", "fednova", "moon", "ntd"]
 
 
 def _objective(name: str, tau: float) -> Term:
     return {
-        "kl": Distill(tau=tau),
-        "l2": Proximal(1.0),
-        "feddyn": DynamicRegularizer(0.1),
-        "scaffold": ControlVariate(),
-        "fednova": CenteredGradientVariate(),
-        "moon": Contrastive(),
-        "ntd": NotTrueDistillation(tau=tau),
+        "kl": terms.Distill(tau=tau),
+        "l2": terms.Proximal(1.0),
+        "feddyn": terms.DynamicRegularizer(0.1),
+        "scaffold": terms.ControlVariate(),
+        "fednova": terms.CenteredGradientVariate(),
+        "moon": terms.Contrastive(),
+        "ntd": terms.NotTrueDistillation(tau=tau),
     }[name]
 
 
@@ -54,17 +40,9 @@ def fedsol(
     strength: opt.Strength = "adaptive",
     per: opt.Per = "column",
     scope: opt.Scope = "head",
-    proximal: Annotated[
-        Objective,
-        Doc("Objective that gives the direction: distillation, distance, or another method's."),
-    ] = "kl",
+    proximal: Objective = "kl",
     tau: opt.Tau = 3.0,
-    first_step: Annotated[
-        Literal["still", "noise"],
-        Doc(
-            "First step of fixed strength: not perturbed, or along rounding noise (released code)."
-        ),
-    ] = "still",
+    first_step: Literal["still", "noise"] = "still",
 ) -> Algorithm:
     r"""FedSOL: gradients taken where a proximal objective would rise most (Lee et al., CVPR 2024).
 
@@ -81,7 +59,10 @@ def fedsol(
     Args:
         rho: 2.0 chosen in the paper; its headline is 1.5 on the head.
         scope: The head is the paper's main setting, all its Table 4.
+        proximal: Objective that gives the direction: distillation, distance, or another method's.
         tau: Also of ntd.
+        first_step: First step of fixed strength: not perturbed, or along rounding noise (released
+            code).
 
     Raises:
         UserError: If the head is to be perturbed along moon, which does not depend on it.
@@ -99,10 +80,10 @@ def fedsol(
     if (scope, proximal) == ("head", "moon"):
         raise UserError("proximal moon gives the head no direction: choose scope body or all")
     scale, still = (per, True) if strength == "adaptive" else (None, first_step == "still")
-    nova = (NormalizedAveraging(),) if proximal == "fednova" else ()
-    term: Term = SOL(_objective(proximal, tau), rho, scale, scope, still=still)
+    nova = (terms.NormalizedAveraging(),) if proximal == "fednova" else ()
+    term: Term = terms.SOL(_objective(proximal, tau), rho, scale, scope, still=still)
     if (scope, proximal) == ("head", "kl"):
-        term = HeadSOL(rho, tau, scale, still)
+        term = terms.HeadSOL(rho, tau, scale, still)
     return Algorithm(*nova, term, weight=by_size)
 
 
@@ -141,14 +122,14 @@ def fedsol_ablation(
     References:
         Lee et al., CVPR 2024, https://arxiv.org/abs/2308.12532
     """
-    scale, distill = per if strength == "adaptive" else None, Distill(beta, tau)
-    fedsol = partial(SOL, Distill(tau=tau), rho, scale, scope, beta=beta)
+    scale, distill = per if strength == "adaptive" else None, terms.Distill(beta, tau)
+    fedsol = partial(terms.SOL, terms.Distill(tau=tau), rho, scale, scope, beta=beta)
     rows: dict[str, tuple[Term, ...]] = {
         "a0": (),
         "a1": (fedsol("ahead"),),
         "a2": (fedsol("here", "ahead"),),
         "a3": (fedsol("ahead", "ahead"),),
-        "a4": (distill, SAM(rho)),
+        "a4": (distill, terms.SAM(rho)),
         "a5": (distill,),
         "a6": (fedsol("ahead", "here"),),
     }
@@ -172,7 +153,7 @@ def gradient_projection(
     References:
         Lee et al., CVPR 2024, https://arxiv.org/abs/2308.12532
     """
-    return Algorithm(GradientProjection(_objective(proximal, tau)), weight=by_size)
+    return Algorithm(terms.GradientProjection(_objective(proximal, tau)), weight=by_size)
 
 
 @checked
@@ -193,7 +174,7 @@ def fedntd(beta: NonNegativeFloat = 1.0, tau: opt.Tau = 1.0) -> Algorithm:
     References:
         Lee et al., NeurIPS 2022, https://arxiv.org/abs/2106.03097
     """
-    return Algorithm(NotTrueDistillation(beta, tau), weight=by_size)
+    return Algorithm(terms.NotTrueDistillation(beta, tau), weight=by_size)
 
 
 @checked
@@ -220,7 +201,7 @@ def moon(mu: NonNegativeFloat = 1.0, tau: PositiveFloat = 0.5) -> Algorithm:
     Released code:
         The original's model has a projection before its classifier; FedSOL's repository has none.
     """
-    return Algorithm(Contrastive(mu, tau), weight=by_size)
+    return Algorithm(terms.Contrastive(mu, tau), weight=by_size)
 
 
 @checked
@@ -258,5 +239,5 @@ def fedrcl(
     References:
         Seo et al., CVPR 2024, https://arxiv.org/abs/2401.04928
     """
-    contrast = RelaxedContrastive(layers, tau, negatives, threshold, attraction, penalty)
+    contrast = terms.RelaxedContrastive(layers, tau, negatives, threshold, attraction, penalty)
     return Algorithm(contrast)

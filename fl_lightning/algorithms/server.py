@@ -4,17 +4,12 @@ from typing import Annotated, Literal
 
 from typing_extensions import Doc
 
+from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.algorithms.shared_options import sgd
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.constraints import checked
+from fl_lightning.core.constraints import NonNegativeFloat, checked
 from fl_lightning.core.weighting import by_size
-from fl_lightning.terms import (
-    AcceleratedStart,
-    AdaptiveServer,
-    RelaxedInitialization,
-    ServerMomentum,
-)
 
 
 @checked
@@ -31,7 +26,7 @@ def fedavgm(beta: opt.Momentum = 0.9) -> Algorithm:
     References:
         Hsu et al., 2019, https://arxiv.org/abs/1909.06335
     """
-    return Algorithm(ServerMomentum(beta), weight=by_size)
+    return Algorithm(terms.ServerMomentum(beta), weight=by_size)
 
 
 @checked
@@ -59,7 +54,7 @@ def fedadam(
     Released code:
         FL-Simulator starts the second moment at zero: `v0=0`.
     """
-    return Algorithm(AdaptiveServer(beta1, beta2, tau, v0), server=sgd(0.01), weight=by_size)
+    return Algorithm(terms.AdaptiveServer(beta1, beta2, tau, v0), server=sgd(0.01), weight=by_size)
 
 
 @checked
@@ -83,7 +78,7 @@ def fedyogi(
     References:
         Reddi et al., ICLR 2021, https://arxiv.org/abs/2003.00295
     """
-    term = AdaptiveServer(beta1, beta2, tau, v0, "yogi")
+    term = terms.AdaptiveServer(beta1, beta2, tau, v0, "yogi")
     return Algorithm(term, server=sgd(0.01), weight=by_size)
 
 
@@ -109,12 +104,12 @@ def fedadagrad(
     References:
         Reddi et al., ICLR 2021, https://arxiv.org/abs/2003.00295
     """
-    term = AdaptiveServer(beta1, 0.0, tau, v0, "adagrad")
+    term = terms.AdaptiveServer(beta1, 0.0, tau, v0, "adagrad")
     return Algorithm(term, server=sgd(0.01), weight=by_size)
 
 
 @checked
-def fedacg(beta: opt.Momentum = 0.85, prox: opt.Prox = 0.001) -> Algorithm:
+def fedacg(beta: opt.Momentum = 0.85, prox: NonNegativeFloat = 0.001) -> Algorithm:
     r"""FedACG: clients start where the server's momentum leads (Kim et al., CVPR 2024).
 
     Clients start at y = w^t + beta m and step along g(w) + 2 prox (w - y). The server's momentum is
@@ -127,12 +122,13 @@ def fedacg(beta: opt.Momentum = 0.85, prox: opt.Prox = 0.001) -> Algorithm:
 
     Args:
         beta: lambda in the paper.
-        prox: FedTOGA's tables: mu = 0.01 with 1/2, which is 0.005 here.
+        prox: Strength of the pull to the start, `prox ||u - start||^2` without 1/2. FedTOGA's
+            tables: mu = 0.01 with 1/2, which is 0.005 here.
 
     References:
         Kim et al., CVPR 2024, https://arxiv.org/abs/2201.03172
     """
-    return Algorithm(AcceleratedStart(beta, prox))
+    return Algorithm(terms.AcceleratedStart(beta, prox))
 
 
 @checked
@@ -161,4 +157,4 @@ def fedinit(
         The server adds the mean move from the starts, which leaves the shifts out.
     """
     skip_first = first_participation == "skip"
-    return Algorithm(RelaxedInitialization(beta, skip_first, whole=server == "models"))
+    return Algorithm(terms.RelaxedInitialization(beta, skip_first, whole=server == "models"))

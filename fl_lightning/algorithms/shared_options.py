@@ -10,7 +10,6 @@ from fl_lightning import terms
 from fl_lightning.core.algorithm import Algorithm, OptimizerFactory
 from fl_lightning.core.constraints import (
     BelowOneFloat,
-    FiniteFloat,
     NonNegativeFloat,
     OpenFraction,
     PositiveFloat,
@@ -107,27 +106,6 @@ Length = Annotated[
         "K eta_0 of the first round (released code)."
     ),
 ]
-Alignment = Annotated[NonNegativeFloat, Doc("Strength of the alignment.")]
-Gate = Annotated[
-    Literal["horizon", "running", "none"],
-    Doc("Visits over those expected in the whole run, or so far (main text); none: 1."),
-]
-GateMap = Annotated[Literal["identity", "clip01", "logistic"], Doc("Function of that ratio.")]
-GateOffset = Annotated[FiniteFloat, Doc("Number added to the gate; 0 in the main text.")]
-GateAlignment = Annotated[bool, Doc("Multiply the alignment by the gate (main text).")]
-GateMemory = Annotated[bool, Doc("Let the gradient memory learn from gated moves.")]
-AlignmentForm = Annotated[
-    Literal["inner", "proximal", "none"],
-    Doc("Inner product with the memory, or FedDC's proximal form (main text)."),
-]
-Correction = Annotated[bool, Doc("Correct gradients by the gradient memories.")]
-Aggregation = Annotated[
-    Literal["all", "active", "inverse_n"],
-    Doc(
-        "Memory that the server adds: the mean of all clients, of the cohort (Eq. 28), or the "
-        "cohort's sum of models and memories over N (Algorithm 1), which shrinks the model."
-    ),
-]
 GradientWeight = Annotated[
     PositiveFraction, Doc("Weight of the client's own gradient; the momentum has the rest.")
 ]
@@ -141,9 +119,6 @@ SecondMoment = Annotated[
 StartBeta = Annotated[
     NonNegativeFloat,
     Doc("Shift, in multiples of the received minus the client's last model."),
-]
-Prox = Annotated[
-    NonNegativeFloat, Doc("Strength of the pull to the start, `prox ||u - start||^2` without 1/2.")
 ]
 
 # Clients' optimizers
@@ -202,15 +177,6 @@ def dynamic(
     return (regularizer, unclipped) if split else (regularizer,)
 
 
-def lesam(rho: float, reference: str, first_participation: str) -> Term:
-    """FedLESAM's perturbation towards the chosen older model."""
-    if reference == "last_active":
-        return terms.LESAM(rho, first_participation == "skip")
-    if reference == "last_round":
-        return terms.LastRound(rho)
-    return released.ReleasedLastRound(rho, eps=1e-7)
-
-
 # Differential privacy
 
 ClipNorm = Annotated[privacy.ClipNorm, Doc("Largest norm C of a client's update.")]
@@ -229,17 +195,3 @@ Quantile = Annotated[
     Doc("Part of the updates that shall stay unclipped: C adapts to it. None keeps C."),
 ]
 ClipRate = Annotated[PositiveFloat, Doc("Learning rate of an adaptive C.")]
-
-
-def mechanism(
-    clip: float,
-    noise_multiplier: float,
-    delta: float,
-    accountant: privacy.Accountant,
-    quantile: float | None,
-    clip_lr: float,
-) -> Term:
-    """The Gaussian mechanism, with an adaptive clip if there is a quantile."""
-    if quantile is None:
-        return terms.GaussianMechanism(clip, noise_multiplier, delta, accountant)
-    return terms.AdaptiveClipping(clip, noise_multiplier, delta, accountant, quantile, clip_lr)

@@ -108,12 +108,8 @@ def fedgamma(rho: opt.Rho = 0.1) -> Algorithm:
 def fedspeed(
     rho: opt.Rho = 0.1,
     lam: opt.Lam = 0.1,
-    mix: Annotated[
-        UnitInterval, Doc("Weight of the perturbed gradient, alpha in the paper.")
-    ] = 1.0,
-    ascent: Annotated[
-        Literal["unit", "raw"], Doc("Ascend by rho along the unit gradient, or by rho g (paper).")
-    ] = "unit",
+    mix: UnitInterval = 1.0,
+    ascent: Literal["unit", "raw"] = "unit",
     dual: opt.Dual = "all",
     prox_clip: opt.ProxClip = "whole",
     pull: opt.Pull = "squared",
@@ -131,6 +127,8 @@ def fedspeed(
 
     Args:
         lam: 1/lambda in the paper.
+        mix: Weight of the perturbed gradient, alpha in the paper.
+        ascent: Ascend by rho along the unit gradient, or by rho g (paper).
 
     References:
         Sun et al., ICLR 2023, https://arxiv.org/abs/2302.10429

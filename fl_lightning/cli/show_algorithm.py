@@ -16,12 +16,11 @@ from fl_lightning.cli.list_algorithms import costs_in_models
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import Range, metadata
 from fl_lightning.core.curves import Curve
-from fl_lightning.core.term import Term
+from fl_lightning.core.term import Term, with_inner
 from fl_lightning.core.weighting import in_words
 from fl_lightning.errors import UserError
 from fl_lightning.runs.chosen import Chosen, wrong_result
 from fl_lightning.runs.converters import is_option, metavar, shown
-from fl_lightning.terms.wrapper import with_inner
 
 
 def main(argv: Sequence[str]) -> None:

@@ -1,6 +1,5 @@
 """Checks of what a term's author has written: messages name the term, the hook and the fix."""
 
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import FrozenInstanceError, fields, is_dataclass
@@ -9,13 +8,13 @@ from functools import cached_property, partial
 from inspect import isroutine, signature
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.losses import one_number
 from fl_lightning.core.oracle import BatchOracle, ForwardPass, Loss, Oracle, Request
+from fl_lightning.core.randomness import generator_states
 from fl_lightning.core.stacked_functions import is_stacked, transforms
 from fl_lightning.core.term import OfClients, OfLayout, Term
 from fl_lightning.core.view import DRAWS, FACTS, View, check_like, check_unchanged, unchanged
@@ -113,15 +112,15 @@ class GuardedTerm(Term):
         view = StrictView(self.term, self.index, hook, v)
         self.views.append(view)
         calls, kept = len(self.views), {**vars(self.term)}
-        drawn = _generators() if is_stacked() else ()
         w: Tensor = next(x for x in given if isinstance(x, Tensor))
         if hook == "gradient":
             given[1] = w = w.detach()  # another tensor than every fact
             given[0] = _strict(given[0], view, w)
+        drawn = generator_states(w.device) if is_stacked() else ()
         with _blame(view._where, [*tree_leaves(given), *vars(v).values()]):
             try:
                 value = getattr(self.term, hook)(*given, view)
-                if drawn and _generators() != drawn:
+                if drawn and generator_states(w.device) != drawn:
                     raise RuntimeError("randomness of numpy or Python is drawn once for all")
             except (TypeError, IndexError, ValueError, AttributeError) as error:
                 if isinstance(error, TermError) or hook != "update" or tree_leaves(given[1]):
@@ -251,12 +250,6 @@ def _depends(number: Tensor, w: Tensor) -> bool:
     """Whether a number was computed from a tensor that autograd follows."""
     (g,) = torch.autograd.grad(number, w, retain_graph=True, allow_unused=True)
     return g is not None
-
-
-def _generators() -> tuple[object, ...]:
-    """The states of Python's and numpy's global generators, in `seeded_rng`."""
-    of_numpy = np.random.mtrand.get_bit_generator().state["state"]
-    return random.getstate(), of_numpy["pos"], of_numpy["key"].tobytes()
 
 
 @contextmanager

@@ -123,7 +123,6 @@ class Oracle(Protocol):
 
     def __call__(self, w: Tensor) -> Tensor:
         """The gradient at `w`, a vector like `w`. It cannot be differentiated again."""
-        ...
 
     def loss(self, w: Tensor) -> Tensor:
         """The loss at `w` on this batch, 0-dim, for one further forward pass.
@@ -131,15 +130,12 @@ class Oracle(Protocol):
         No gradient flows through it, dropout draws the masks of the gradient, and running
         statistics do not move. It does not include what inner terms do to the gradient.
         """
-        ...
 
     def of(self, loss: Loss, *layers: str) -> "Oracle":
         """The oracle of `loss` on the same batch; `layers` are submodules to record."""
-        ...
 
     def part(self, index: int, count: int) -> "Oracle":
         """The same oracle on one of `count` interleaved parts of the batch, none of them empty."""
-        ...
 
 
 @dataclass(eq=False)
@@ -149,19 +145,15 @@ class WrappedOracle:
     inner: Oracle
 
     def __call__(self, w: Tensor) -> Tensor:
-        """The gradient at `w`."""
         raise NotImplementedError
 
     def loss(self, w: Tensor) -> Tensor:
-        """The loss of the oracle inside."""
         return self.inner.loss(w)
 
     def of(self, loss: Loss, *layers: str) -> Oracle:
-        """The same around the oracle of another loss."""
         return replace(self, inner=self.inner.of(loss, *layers))
 
     def part(self, index: int, count: int) -> Oracle:
-        """The same around the oracle of a part of the batch."""
         return replace(self, inner=self.inner.part(index, count))
 
 
@@ -202,23 +194,19 @@ class BatchOracle:
         self.evaluate, self.request = evaluate, request
 
     def __call__(self, w: Tensor) -> Tensor:
-        """The gradient at `w`."""
         return self.evaluate(w, self.request)
 
     def loss(self, w: Tensor) -> Tensor:
-        """The loss at `w`, in the model's dtype."""
-        return self.evaluate(w, replace(self.request, loss_only=True)).to(w)
+        return self.evaluate(w, replace(self.request, loss_only=True)).to(w)  # the model's dtype
 
     def of(self, loss: Loss, *layers: str) -> "BatchOracle":
-        """The oracle of another loss on the same batch."""
         q = self.request
         return BatchOracle(
             self.evaluate, replace(q, losses=(*q.losses, loss), layers=(*q.layers, *layers))
         )
 
     def part(self, index: int, count: int) -> "BatchOracle":
-        """The same oracle on a part of the batch, or of the part that this one sees."""
-        q = self.request
+        q = self.request  # which may be of a part itself
         return BatchOracle(
             self.evaluate, replace(q, index=q.index + index * q.count, count=q.count * count)
         )

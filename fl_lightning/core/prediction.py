@@ -70,14 +70,9 @@ class NearestNeighbors:
     """kNN-Per: `mix` of the neighbors' vote, `1 - mix` of the model's probabilities.
 
     A neighbor among the client's training samples votes with `exp(-d^2 / (F scale))`, d being its
-    distance in the F features that enter the head.
-
-    Attributes:
-        neighbors: Number of neighbors that vote.
-        mix: Weight of the vote; choose it on validation data.
-        scale: Scale of the squared distances.
-        capacity: Number of samples that a client stores, drawn at random; None is all.
-        logits: Mix with the raw logits, as the authors' code does by mistake.
+    distance in the F features that enter the head. The attributes are the options of
+    `fl_lightning.algorithms.knn_per`; `logits` mixes with the raw logits, as the authors' code does
+    by mistake.
 
     References:
         Marfoq et al., ICML 2022, https://arxiv.org/abs/2111.09360

@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,6 +48,16 @@ def uniform_bits(key: Tensor, count: int) -> Tensor:
     for shift, factor in _LOWBIAS32:
         z = (z ^ ((z >> shift) & ((1 << (32 - shift)) - 1))) * factor
     return (z ^ (z >> 16)) & 0x7FFFFFFF
+
+
+def generator_states(device: torch.device) -> tuple[Any, ...]:
+    """The states of the global generators of torch, Python and numpy."""
+    of_torch = [torch.get_rng_state()]
+    if device.type == "cuda":
+        of_torch.append(torch.cuda.get_rng_state(device))
+    _, key, position, *_ = np.random.get_state()  # noqa: NPY002
+    numbers = [*(state.numpy() for state in of_torch), np.asarray(key)]
+    return random.getstate(), position, *(state.tobytes() for state in numbers)
 
 
 _NUMPY = np.random.MT19937()  # swapped in, since copying the state of numpy's own takes longer

@@ -75,9 +75,9 @@ class Rehearsal:
     cost: Cost
     message: list[Any]
     starts_elsewhere: bool
-    assigned: frozenset[str]
-    update_reads: list[frozenset[str]]
-    moved: frozenset[str]
+    assigned: set[str]
+    update_reads: list[set[str]]
+    moved: set[str]
 
 
 def rehearse(
@@ -114,7 +114,7 @@ def rehearse(
     facts = (dummy_facts(*of, round, rounds, clients) for round in (0, rounds - 1))
     with seeded_rng(0, w.device):  # a loss may draw random numbers
         first, last = played = [RehearsedRound(algorithm, of_round, frozen) for of_round in facts]
-        cost = _cost(first, last, has_horizon=algorithm.has_horizon)
+        cost = _cost(first, last)
         for round in played if parallel else ():
             round.visit_in_parallel(compiled)
     for term, *messages in zip(algorithm.terms, first.messages, last.messages, strict=True):
@@ -124,23 +124,17 @@ def rehearse(
                 f"{type(term).__name__}.report returned messages of shapes {before} and {after}: "
                 "fill up with zeros, since messages are averaged"
             )
-    elsewhere = first.starts_elsewhere or last.starts_elsewhere
-    assigned = {name for r in played for v in r.views if v._hook == "send" for name in v._assigned}
-    assigned &= {"weight", "bits"}
-    reads = [set[str]() for _ in algorithm.terms]
-    for view in (view for r in played for view in r.views if view._hook == "update"):
-        reads[view._term] |= view._read
-    return Rehearsal(
-        cost,
-        last.messages,
-        elsewhere,
-        frozenset(assigned),
-        [*map(frozenset, reads)],
-        frozenset(first.moved.keys() | last.moved.keys()),
-    )
+    elsewhere, moved = first.starts_elsewhere or last.starts_elsewhere, {*first.moved, *last.moved}
+    assigned, reads = set[str](), [set[str]() for _ in algorithm.terms]
+    for view in (*first.views, *last.views):
+        if view._hook == "send":
+            assigned |= view._assigned & {"weight", "bits"}
+        elif view._hook == "update":
+            reads[view._term] |= view._read
+    return Rehearsal(cost, last.messages, elsewhere, assigned, reads, moved)
 
 
-def _cost(*rounds: RehearsedRound, has_horizon: bool) -> Cost:
+def _cost(*rounds: RehearsedRound) -> Cost:
     first, counted = rounds[0], rounds[0].counted
     of_start, needed = map(set.union, *(r.downlink() for r in rounds))
     of_start = of_start - {name for _, name in needed}
@@ -162,7 +156,7 @@ def _cost(*rounds: RehearsedRound, has_horizon: bool) -> Cost:
         forward_passes=max(r.calls["forward passes"] for r in rounds),
         receives=(*names, "base") if moved else tuple(names),
         keeps=tuple(name for i in counted for name in first.client[i]),
-        has_horizon=has_horizon
+        has_horizon=first.algorithm.has_horizon
         or any("rounds" in v._read for r in rounds for v in r.views if v._term in counted),
         exact=all(r.finite and not r.unread for r in rounds),
     )

@@ -58,11 +58,11 @@ class RehearsedRound:
         self.calls, self.views, self.parallel = Counter[str](), list[StrictView](), False
         self.facts, rehearsed = facts, self._guarded(self.coefficients)
 
-        states, moves = (self.kept, self.server), dict[str, Tensor]()
+        moves = dict[str, Tensor]()
         common = {name: facts[name] for name in ROUND_FACTS} | {"frozen": frozen, MOVES: moves}
-        elsewhere, _ = rehearsed.start(w + 1, facts | {"anchor": w + 1}, *states)
-        played = self.visit(facts, *states, self.coefficients)
-        origin, direction, (self.progress, _, bits), self.messages = played
+        there = facts | {"anchor": w + 1}
+        elsewhere, _ = rehearsed.start(w + 1, there, self.kept, self.server)
+        origin, direction, (self.progress, _, bits), self.messages = self._visit(rehearsed)
         if bits < 0:
             raise TermError(
                 f"the terms send {bits:,.0f} bits, as one counts what another has saved: declare "
@@ -85,18 +85,11 @@ class RehearsedRound:
         terms = self.algorithm.with_coefficients(coefficients).terms
         return Algorithm(*(GuardedTerm(term, i, self.views) for i, term in enumerate(terms)))
 
-    def visit(
-        self,
-        facts: Facts,
-        kept: Sequence[States],
-        server: Sequence[States],
-        coefficients: Coefficients,
-    ) -> tuple[Tensor, Tensor, Sent, list[Any]]:
+    def _visit(self, rehearsed: Algorithm) -> tuple[Tensor, Tensor, Sent, list[Any]]:
         """Where the client starts, the direction of its step, what it sends, and its messages."""
-        rehearsed = self._guarded(coefficients)
-        origin, states = rehearsed.start(facts["anchor"], facts, kept, server)
-        facts, w = {**facts, "origin": origin}, origin.clone()
-        oracle = BatchOracle(self._evaluate)
+        server, oracle = self.server, BatchOracle(self._evaluate)
+        origin, states = rehearsed.start(self.facts["anchor"], self.facts, self.kept, server)
+        facts, w = {**self.facts, "origin": origin}, origin.clone()
         with torch.no_grad():  # as in a local step
             direction, states = rehearsed.gradient(oracle, w, facts, states, server)
         after = rehearsed.send(-direction, w - direction, facts, states, server)

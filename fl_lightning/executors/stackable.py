@@ -1,12 +1,10 @@
 """Whether a model can train several clients in parallel, and the sentence if it cannot."""
 
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
@@ -16,7 +14,7 @@ from torch.utils._pytree import tree_map
 
 from fl_lightning.core.guarded_term import IN_PARALLEL
 from fl_lightning.core.network import FunctionalModel, class_name
-from fl_lightning.core.randomness import seeded_rng
+from fl_lightning.core.randomness import generator_states, seeded_rng
 from fl_lightning.core.substitution import substituted
 from fl_lightning.errors import ModelError, TermError, first_sentence
 from fl_lightning.executors.executor import Executor
@@ -97,20 +95,10 @@ def refused_draws(
     device: torch.device, name: str = "this model, its loss or a term"
 ) -> Iterator[None]:
     """Raise a ModelError that names who draws, after a step that moved a global generator."""
-    before = _generators(device)
+    before = generator_states(device)
     yield
-    if _generators(device) != before:
+    if generator_states(device) != before:
         raise _draws(name)
-
-
-def _generators(device: torch.device) -> tuple[Any, ...]:
-    """The states of the global generators of torch, Python and numpy."""
-    of_torch = [torch.get_rng_state()]
-    if device.type == "cuda":
-        of_torch.append(torch.cuda.get_rng_state(device))
-    _, key, position, *_ = np.random.get_state()  # noqa: NPY002
-    numbers = [*(state.numpy() for state in of_torch), np.asarray(key)]
-    return random.getstate(), position, *(state.tobytes() for state in numbers)
 
 
 @contextmanager

@@ -11,14 +11,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fl_lightning import terms
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.vector import unit
 from fl_lightning.errors import UserError
 from fl_lightning.optim.transform import BufferSource, GradientTransform, flat, split
-from fl_lightning.terms.lesam import LESAM as LESAMTerm
-from fl_lightning.terms.perturb import ASAM as ASAMTerm
-from fl_lightning.terms.perturb import GSAM as GSAMTerm
-from fl_lightning.terms.perturb import SAM as SAMTerm
 
 
 class SAM(GradientTransform):
@@ -35,7 +32,7 @@ class SAM(GradientTransform):
     def __init__(
         self, base: Optimizer, rho: float = 0.05, eps: float = 1e-12, buffers: BufferSource = ()
     ):
-        super().__init__(base, partial(SAMTerm(rho, eps=eps).gradient, v=None), buffers)
+        super().__init__(base, partial(terms.SAM(rho, eps=eps).gradient, v=None), buffers)
 
 
 class ASAM(GradientTransform):
@@ -57,7 +54,7 @@ class ASAM(GradientTransform):
         eps: float = 1e-12,
         buffers: BufferSource = (),
     ):
-        super().__init__(base, partial(ASAMTerm(rho, eta=eta, eps=eps).gradient, v=None), buffers)
+        super().__init__(base, partial(terms.ASAM(rho, eta=eta, eps=eps).gradient, v=None), buffers)
 
 
 class GSAM(GradientTransform):
@@ -79,7 +76,7 @@ class GSAM(GradientTransform):
         eps: float = 1e-12,
         buffers: BufferSource = (),
     ):
-        term = GSAMTerm(rho, alpha=alpha, eps=eps)
+        term = terms.GSAM(rho, alpha=alpha, eps=eps)
         super().__init__(base, partial(term.gradient, v=None), buffers)
 
 
@@ -109,7 +106,7 @@ class LESAM(GradientTransform):
     @torch.no_grad()
     def toward(self, direction: Iterable[Tensor], rho: float) -> None:
         """Perturb along another direction, which must match the parameters in number and shapes."""
-        LESAMTerm(rho)  # checks the radius
+        terms.LESAM(rho)  # checks the radius
         params = [p for group in self.param_groups for p in group["params"]]
         direction = list(direction)
         for i, pair in enumerate(zip_longest(params, direction)):

@@ -27,8 +27,6 @@ from fl_lightning.terms.dual import StartDual as StartDual
 from fl_lightning.terms.fairness import Agnostic as Agnostic
 from fl_lightning.terms.fairness import FairStep as FairStep
 from fl_lightning.terms.fairness import LossWeight as LossWeight
-from fl_lightning.terms.lesam import LESAM as LESAM
-from fl_lightning.terms.lesam import LastRound as LastRound
 from fl_lightning.terms.lora import AlternateRounds as AlternateRounds
 from fl_lightning.terms.lora import ExactAggregation as ExactAggregation
 from fl_lightning.terms.lora import Stacking as Stacking
@@ -63,7 +61,9 @@ from fl_lightning.terms.sol import SOL as SOL
 from fl_lightning.terms.sol import GradientProjection as GradientProjection
 from fl_lightning.terms.sol import HeadSOL as HeadSOL
 from fl_lightning.terms.trajectory import GF as GF
+from fl_lightning.terms.trajectory import LESAM as LESAM
 from fl_lightning.terms.trajectory import WMSAM as WMSAM
+from fl_lightning.terms.trajectory import LastRound as LastRound
 from fl_lightning.terms.trajectory import NesterovAscent as NesterovAscent
 from fl_lightning.terms.trajectory import ServerSAM as ServerSAM
 from fl_lightning.terms.trajectory import TrajectoryTeacher as TrajectoryTeacher

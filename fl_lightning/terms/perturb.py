@@ -14,10 +14,9 @@ from fl_lightning.core.constraints import (
     UnitInterval,
 )
 from fl_lightning.core.oracle import Oracle, WrappedOracle
-from fl_lightning.core.term import Initializer, Term, View, scalar, zeros
+from fl_lightning.core.term import Initializer, Term, View, WrappedTerm, scalar, zeros
 from fl_lightning.core.vector import Layout, Part, unit
 from fl_lightning.errors import TermError
-from fl_lightning.terms.wrapper import WrappedTerm
 
 
 @dataclass(frozen=True)

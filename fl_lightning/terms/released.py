@@ -11,10 +11,9 @@ from fl_lightning.core.term import Term, View, zeros
 from fl_lightning.core.vector import unit
 from fl_lightning.terms.drift import ClientMomentum, ControlVariate, Proximal
 from fl_lightning.terms.dual import SSG, CohortDual, DynamicRegularizer, StartDual
-from fl_lightning.terms.lesam import LastRound
 from fl_lightning.terms.perturb import SMOO, TOGA
 from fl_lightning.terms.server import AcceleratedStart
-from fl_lightning.terms.trajectory import WMSAM
+from fl_lightning.terms.trajectory import WMSAM, LastRound
 
 # A proximal pull `mu (w - w^t)` of which clipping sees only `-mu w^t`
 

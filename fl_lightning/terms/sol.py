@@ -10,11 +10,10 @@ from torch import Tensor
 
 from fl_lightning.core.constraints import NonNegativeFloat, PositiveFloat
 from fl_lightning.core.oracle import ForwardPass, Loss, Oracle, WrappedOracle
-from fl_lightning.core.term import View
+from fl_lightning.core.term import View, WrappedTerm
 from fl_lightning.core.vector import unit
 from fl_lightning.terms.distill import divergence
 from fl_lightning.terms.perturb import Perturbation
-from fl_lightning.terms.wrapper import WrappedTerm
 
 
 @dataclass(eq=False)

@@ -14,7 +14,7 @@ from torch.optim import SGD
 from fl_lightning.callbacks.progress import score_text
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.prediction import from_logits
-from fl_lightning.core.term import Term
+from fl_lightning.core.term import Term, WrappedTerm
 from fl_lightning.core.weighting import by_size, in_words
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import largest_cohort
@@ -22,7 +22,6 @@ from fl_lightning.federation.trials import with_single_batch
 from fl_lightning.runs.options import Options
 from fl_lightning.runs.run import TAIL_LENGTH, Run
 from fl_lightning.runs.scalars import Scalars
-from fl_lightning.terms.wrapper import WrappedTerm
 from fl_lightning.training.run_data import RunData
 
 SMALL = 50_000

@@ -1,7 +1,6 @@
 """Modifiers combine with everything, equal the named methods, or are refused with a reason."""
 
-from collections.abc import Callable
-from functools import partial, reduce
+from functools import reduce
 from itertools import product
 from typing import Any
 
@@ -28,9 +27,9 @@ DRIFT = {
     "fedntd": C.fedntd(),
     "fednova": C.fednova(),
 }
-PERTURB, ASCENT, START, SERVER, SEND = (
-    {name: make() for name, make in PARTS[part].items()}
-    for part in ("perturb", "ascent", "client_start", "server_optimizer", "send")
+PERTURB, ASCENT, START, SERVER, SEND, PERSONAL = (
+    {name: make() for name, make in PARTS[part].items() if name != "word"}
+    for part in ("perturb", "ascent", "client_start", "server_optimizer", "send", "personal")
 )
 ASCENDING = {"sam", "sam_on", "vasso", "gsam", "asam", "smoo", "toga"}
 
@@ -183,8 +182,8 @@ REFUSED = [
     (M.topk().to(C.fedavg()), M.sign(), "Sign .* TopK already says which numbers are sent"),
     (M.sign().to(C.fedavg()), M.quantize(), "Quantize .* Sign already says how .* are rounded"),
     (C.local_only(), M.topk(), "TopK .* LocalOnly already says which numbers are sent"),
-    (C.local_only(), M.head(), "Personal .* LocalOnly already says what clients keep"),
-    (C.fedbabu(), M.head(), "no parameter of the part 'head'"),
+    (C.local_only(), PERSONAL["head"], "Personal .* LocalOnly already says what clients keep"),
+    (C.fedbabu(), PERSONAL["head"], "no parameter of the part 'head'"),
     (C.fedavg(), M.word("lora_B"), "no parameter of the part 'lora_B'"),
     (C.local_only(), M.relaxed(), "RelaxedInitialization .* LocalOnly already says where clients"),
     (Algorithm(MINE), Modifier(outer=(MINE,)), "Mine .* Mine already has the tag 'mine'"),
@@ -207,17 +206,17 @@ def test_a_combination_without_meaning_is_refused_with_the_reason(
 @pytest.mark.parametrize(
     ("base", "personal"),
     [
-        ("scaffold", M.unchanged),
-        ("scaffold", M.norm),
-        ("feddyn", M.head),
-        ("feddyn", partial(M.word, "bias")),
+        ("scaffold", PERSONAL["none"]),
+        ("scaffold", PERSONAL["norm"]),
+        ("feddyn", PERSONAL["head"]),
+        ("feddyn", M.word("bias")),
     ],
 )
 def test_executors_agree_on_personal_parts_and_compression(
-    base: str, personal: Callable[[], Modifier], sent: str
+    base: str, personal: Modifier, sent: str
 ) -> None:
     """Compression comes last, so that it sees nothing of what clients keep."""
-    algorithm = add(DRIFT[base], M.sam(), M.relaxed(), personal(), SEND[sent])
+    algorithm = add(DRIFT[base], M.sam(), M.relaxed(), personal, SEND[sent])
     assert algorithm.terms[-len(SEND[sent].outer) :] == SEND[sent].outer
     assert_agree(two_rounds(algorithm), two_rounds(algorithm, executor=STACKED))
 

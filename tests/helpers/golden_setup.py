@@ -10,8 +10,8 @@ from problems import rows, server
 from fl_lightning import Algorithm, Term, terms, zeros
 from fl_lightning.core.algorithm import Rate
 from fl_lightning.core.curves import OfRound
+from fl_lightning.core.term import WrappedTerm
 from fl_lightning.federation.federation import Federation
-from fl_lightning.terms.wrapper import WrappedTerm
 
 State = Callable[[Federation], torch.Tensor]
 

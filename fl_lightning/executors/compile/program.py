@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -87,24 +87,14 @@ class Program:
         graph.recompile()
         # kernels hold their number of threads; older compilers' caches ignore it unless it is named
         options = {"cpp.threads": torch.get_num_threads()}
-        return _compiled(graph, tensors, options), out[0]
+        # `torch.compile` would check at each call what a program's key says already, for 0.1 to
+        # 0.3 ms. Inductor uses its disk cache only in a tracing context.
+        from torch import _inductor  # imports for seconds
 
-
-def _compiled(
-    graph: fx.GraphModule, tensors: Sequence[Tensor], options: dict[str, Any]
-) -> Callable[..., Any]:
-    """The graph, compiled by inductor.
-
-    `torch.compile` itself would check at every call what a program's key says already, for 0.1 to
-    0.3 ms. Inductor uses its disk cache only in a tracing context.
-    """
-    from torch import _inductor  # imports for seconds
-
-    fake = FakeTensorMode(shape_env=ShapeEnv())
-    with tracing(TracingContext(fake)):
-        return _inductor.compile(
-            graph, [fake.from_tensor(t, static_shapes=True) for t in tensors], options
-        )
+        fake = FakeTensorMode(shape_env=ShapeEnv())
+        with tracing(TracingContext(fake)):
+            examples = [fake.from_tensor(t, static_shapes=True) for t in tensors]
+            return _inductor.compile(graph, examples, options), out[0]
 
 
 def _flatten(tree: Any, leaves: list[Any]) -> Structure:
