@@ -22,8 +22,9 @@ from fl_lightning.distributed.signals import (
     leave,
     stop_on_signals,
 )
+from fl_lightning.distributed.turns import ask
 from fl_lightning.federation.federation import Federation
-from fl_lightning.federation.lockstep import Lockstep
+from fl_lightning.federation.lockstep import LockstepExecutor
 from fl_lightning.federation.sampling import make_sampler
 from fl_lightning.printing import print_any_character
 from fl_lightning.runs.chosen import Chosen
@@ -71,7 +72,7 @@ class Session:
         augment: Augmentation of training images.
         notes: Gives sentences for the summary, from whether clients send anything.
         words: Changes the sentences that are printed, which name flags.
-        lockstep: Lets its clients train together with those of other runs of this process.
+        lockstep: Whether its clients train with those of other runs (see `run_in_lockstep`).
 
     Attributes:
         run: The run, once its folder is open.
@@ -89,7 +90,7 @@ class Session:
     augment: CropFlip | None = None
     notes: Callable[[bool], Iterable[str]] = lambda _: ()
     words: Callable[[str], str] = str
-    lockstep: Lockstep | None = None
+    lockstep: bool = False
 
     run: Run = field(init=False)
     federation: Federation = field(init=False)
@@ -142,7 +143,7 @@ class Session:
             for part, d in data.scored():
                 task.try_out(d, part)
         if self.lockstep:
-            self.lockstep.wait_for_others(federation)
+            ask(federation)
         private = [PrivacyAccountant(federation)] if is_private(made.algorithm) else []
         own = [*task.callbacks, *private, *own]
         directions = {k: v for s in scored for k, v in s.directions.items()}
@@ -221,7 +222,7 @@ class Session:
             clients,
             rounds=o.rounds,
             sampler=make_sampler(o.sampling, o.participation, clients.sizes, private),
-            executor=self.lockstep.executor(make) if self.lockstep else make,
+            executor=partial(LockstepExecutor, make) if self.lockstep else make,
             loss=made.task.loss,
             seed=o.seed,
             state_dir=self.run.path / "clients",
@@ -249,8 +250,7 @@ class Session:
     def _fit(self, progress: ProgressBar) -> bool:
         federation = self.federation
         fabric, status = federation.fabric, "failed"
-        stop = self.lockstep.stop_on_signals if self.lockstep else stop_on_signals
-        with stop(partial(federation.request_stop, preempted=True)) as signals:
+        with stop_on_signals(partial(federation.request_stop, preempted=True)) as signals:
             try:
                 federation.fit()
                 status = "success"
