@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
-from inspect import Parameter, signature
-from math import inf, nan
+from functools import lru_cache, partial
+from math import nan
 from typing import Any, Literal
 
 import torch
 from lightning import LightningModule
 from lightning.pytorch.core.hooks import DataHooks, ModelHooks
+from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 
@@ -241,16 +241,10 @@ class StepModel(nn.Module):
 def _step(step: Callable[..., Any], batch: Any, index: int) -> Any:
     """Call a step, which may leave out the index of the batch."""
     function = getattr(step, "__func__", step)  # without the module, which a cache would keep
-    takes_index = _positions(function) - (function is not step) > 1
-    return step(batch, index) if takes_index else step(batch)
+    return step(batch, index) if _takes_index(function) else step(batch)
 
 
-@lru_cache
-def _positions(function: Callable[..., Any]) -> float:
-    """How many arguments a function takes by position."""
-    kinds = [parameter.kind for parameter in signature(function).parameters.values()]
-    named = Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD
-    return inf if Parameter.VAR_POSITIONAL in kinds else sum(kind not in named for kind in kinds)
+_takes_index = lru_cache(partial(is_param_in_hook_signature, param="batch_idx", min_args=2))
 
 
 def _metrics(module: nn.Module) -> list[Metric]:
