@@ -130,9 +130,8 @@ class Experiment:
             partial(launch_fabric, self._launch),
             self.config,
             self.chosen,
-            self._components["callback"],
             self._files,
-            self.callbacks,
+            [*self.callbacks, *self._components["callback"]],
             augment=self.chosen["augment"](),
             notes=partial(unused_option_notes, self._given, self.options, self.chosen),
         )

@@ -209,7 +209,7 @@ def tried(
             "metrics are scored on a test or validation part: give FederatedData test=0.2"
         )
     Layout(task.model)
-    parts.callbacks(callbacks, (), made, Path(), task)
+    parts.callbacks(callbacks, made, Path(), task)
     with modes_kept(task.module), task.attached():
         clients = client_data(made, augment, o)
         dry_run(task.model, clients, task.loss, nullcontext)

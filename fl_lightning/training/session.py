@@ -65,9 +65,8 @@ class Session:
         launch: Makes a launched Fabric of its loggers and callbacks.
         config: What the folder records of the run.
         chosen: The functions that the folder names, to make data and model again.
-        components: The chosen callbacks.
         files: The user's files, which are copied into the folder.
-        callbacks: The user's callbacks.
+        callbacks: The user's callbacks, and the chosen ones.
         further_loggers: The user's loggers.
         augment: Augmentation of training images.
         notes: Gives sentences for the summary, from whether clients send anything.
@@ -83,7 +82,6 @@ class Session:
     launch: Callable[..., Fabric]
     config: Config
     chosen: Mapping[str, Chosen] = field(default_factory=dict)
-    components: Sequence[Chosen] = ()
     files: Iterable[Path] = ()
     callbacks: Sequence[Any] = ()
     further_loggers: Sequence[Any] = ()
@@ -136,7 +134,7 @@ class Session:
         task, data, run = made.task, made.data.to(fabric.device), self.run
         o = self.options = replace(self.options, clients=len(data.partition))
         scored = [task.evaluation(d, part, o.evaluate_every) for part, d in data.scored()]
-        own = parts.callbacks(self.callbacks, self.components, data, run.path, task)
+        own = parts.callbacks(self.callbacks, data, run.path, task)
         self.federation = federation = self._simulation(fabric, made, data, own)
         federation.prepare()
         if task.metrics:  # a round later is too late to name a wrong one
