@@ -171,8 +171,19 @@ class LightningTask(Task):
 
     def export(self, folder: Path, rounds: int) -> None:
         """Write `model.ckpt`, which `load_from_checkpoint` reads."""
+        module = self.steps.lightning_module
+        content: dict[str, Any] = {
+            "epoch": rounds,
+            "global_step": 0,
+            "pytorch-lightning_version": version("lightning"),
+            "state_dict": {k: t.cpu().clone() for k, t in module.state_dict().items()},
+        }
+        if module.hparams:
+            content["hparams_name"] = module._hparams_name
+            content["hyper_parameters"] = dict(module.hparams)
+        module.on_save_checkpoint(content)
         with atomic(folder / "model.ckpt") as file:
-            torch.save(checkpoint_of(self.steps.lightning_module, rounds), file)
+            torch.save(content, file)
 
 
 class StepEvaluation(Evaluation):
@@ -270,18 +281,3 @@ def task_of(
         raise UserError(f"metrics is {metrics!r}: give a list, such as metrics=[{metrics!r}]")
     make_metrics(metrics, 0, torch.device("cpu"))
     return Task(module, found, metrics, batch_size)
-
-
-def checkpoint_of(module: LightningModule, rounds: int) -> dict[str, Any]:
-    """The content of a checkpoint that `load_from_checkpoint` reads."""
-    content: dict[str, Any] = {
-        "epoch": rounds,
-        "global_step": 0,
-        "pytorch-lightning_version": version("lightning"),
-        "state_dict": {k: t.cpu().clone() for k, t in module.state_dict().items()},
-    }
-    if module.hparams:
-        content["hparams_name"] = module._hparams_name
-        content["hyper_parameters"] = dict(module.hparams)
-    module.on_save_checkpoint(content)
-    return content
