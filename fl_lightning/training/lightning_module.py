@@ -16,7 +16,7 @@ from torchmetrics import Metric, MetricCollection
 from fl_lightning.callbacks.metrics import computed
 from fl_lightning.core.losses import StepOutput, one_number
 from fl_lightning.errors import ModelError
-from fl_lightning.training.logged import Logged, Totals, distinct, logged
+from fl_lightning.training.logged import Logged, distinct, logged, total
 from fl_lightning.training.stand_in import StandIn
 
 Part = Literal["validation", "test"]
@@ -171,7 +171,7 @@ class StepModel(nn.Module):
         """
         self.eval()
         self.stand_in.enter(part)
-        module, totals = self.lightning_module, Totals()
+        module, totals = self.lightning_module, dict[tuple[str, str], list[tuple[float, int]]]()
         found, metrics, self.logged = dict[str, float](), dict[str, Metric](), {}
         for metric in _metrics(module):
             metric.distributed_available_fn = bool  # False: every rank sees all batches
@@ -191,12 +191,14 @@ class StepModel(nn.Module):
                 if isinstance(one.value, Metric):
                     metrics[name] = one.value
                 else:
-                    totals.add(name, one, size)
+                    weight = size if one.size is None else one.size
+                    of_batch = float(one.value), weight
+                    totals.setdefault((name, one.reduction), []).append(of_batch)
             self.logged = {}
         call("epoch_end")
         call("end")
         ends = {name: of.value for name, of in self.logged.items()}
-        found |= totals.results()
+        found |= {name: total(reduction, of) for (name, reduction), of in totals.items()}
         self.metrics_by_name |= metrics | {k: v for k, v in ends.items() if isinstance(v, Metric)}
         for name, value in (metrics | ends).items():
             found[name] = computed(value) if isinstance(value, Metric) else float(value)

@@ -1,6 +1,7 @@
 """What the steps of a LightningModule log, and its totals over batches."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from math import nan
 from numbers import Number
 from operator import add
@@ -88,26 +89,9 @@ def distinct(names: Iterable[str]) -> list[str]:
     return listed
 
 
-class Totals:
-    """Numbers of batches, reduced as they are logged."""
-
-    def __init__(self) -> None:
-        self._found = dict[str, tuple[str, float, float]]()  # reduction, number, weight
-
-    def add(self, name: str, one: Logged, rows: int) -> None:
-        """Add the number of a batch of so many rows."""
-        weight = 1.0
-        if one.reduction == "mean":
-            weight = rows if one.size is None else one.size
-        number = weight * float(one.value)
-        if name in self._found:
-            _, before, seen = self._found[name]
-            number, weight = REDUCTIONS[one.reduction](before, number), seen + weight
-        self._found[name] = one.reduction, number, weight
-
-    def results(self) -> dict[str, float]:
-        """The number of all batches by name; NaN where no row counts."""
-        return {
-            name: number if reduction != "mean" else number / weight if weight else nan
-            for name, (reduction, number, weight) in self._found.items()
-        }
+def total(reduction: str, batches: Sequence[tuple[float, int]]) -> float:
+    """The number of all batches, of that of each and its weight in a mean; NaN of no rows."""
+    numbers = [n * weight if reduction == "mean" else n for n, weight in batches]
+    found = reduce(REDUCTIONS[reduction], numbers)
+    whole = sum(weight for _, weight in batches) if reduction == "mean" else 1
+    return found / whole if whole else nan
