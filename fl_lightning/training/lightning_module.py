@@ -16,8 +16,7 @@ from torchmetrics import Metric, MetricCollection
 from fl_lightning.callbacks.metrics import computed
 from fl_lightning.core.losses import StepOutput, one_number
 from fl_lightning.errors import ModelError
-from fl_lightning.training.logged import Logged, distinct, logged, total
-from fl_lightning.training.stand_in import StandIn
+from fl_lightning.training.stand_in import Logged, StandIn, distinct, logged, total
 
 Part = Literal["validation", "test"]
 
