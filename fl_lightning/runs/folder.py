@@ -5,7 +5,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from importlib.metadata import version
 from itertools import count
@@ -84,14 +84,12 @@ def _check(folder: Path, named: bool, config: Config, resume: bool) -> None:
         )
 
 
-@contextmanager
-def shared(run: Run, fabric: Fabric) -> Iterator[None]:
+def shared(run: Run, fabric: Fabric) -> AbstractContextManager[Any]:
     """Let all ranks hold the lock: a rank that outlives the first one keeps other runs out."""
-    with ExitStack() as held:
+    if not fabric.is_global_zero:
         with suppress(FileNotFoundError):  # the rendezvous refuses a rank with another folder
-            if not fabric.is_global_zero:
-                held.enter_context(share_lock(run.path))
-        yield
+            return share_lock(run.path)
+    return nullcontext()
 
 
 def begin(
@@ -157,6 +155,7 @@ def _new_folder(parent: Path, method: str) -> Path:
 
 def environment(fabric: Fabric) -> dict[str, Any]:
     """The command, hardware, versions, and git commit of this package."""
+    packages = "torch", "torchvision", "lightning", "torchmetrics", "numpy"
     return {
         "command": " ".join(sys.argv),
         "precision": fabric.strategy.precision.precision,
@@ -167,14 +166,8 @@ def environment(fabric: Fabric) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "fl-lightning": fl_lightning.__version__,
-        **_versions(),
+        **{name: version(name) for name in packages},
     }
-
-
-@cache
-def _versions() -> dict[str, str]:
-    packages = "torch", "torchvision", "lightning", "torchmetrics", "numpy"
-    return {package: version(package) for package in packages}
 
 
 @cache
