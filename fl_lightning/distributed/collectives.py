@@ -20,19 +20,13 @@ def load_rank_zero_first(fabric: Fabric, load: Callable[[], Loaded]) -> Loaded:
     """
     loaded: list[Loaded] = []
     failed: list[Exception] = []
-
-    def attempt() -> None:
-        try:
-            loaded.append(load())
-        except Exception as error:  # raised below: other ranks wait for this one now
-            failed.append(error)
-
-    with fabric.rank_zero_first():
-        if fabric.local_rank == 0:
-            attempt()
-    with fabric.rank_zero_first(local=True):
-        if fabric.local_rank > 0:
-            attempt()
+    for rest in (False, True):
+        with fabric.rank_zero_first(local=rest):
+            try:
+                if (fabric.local_rank > 0) is rest:
+                    loaded.append(load())
+            except Exception as error:  # raised below: other ranks wait for this one now
+                failed.append(error)
     failures = ranks_where(fabric, bool(failed))
     if not failures:
         return loaded[0]
