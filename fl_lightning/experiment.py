@@ -82,15 +82,12 @@ class Experiment:
             values, self.chosen = parse(
                 groups, self.offered, with_resumed_options(argv), doc or "", **defaults
             )
-            self._components = {
-                "loss": [read_component("loss", values["loss"])],
-                "metric": [read_component("metric", text) for text in values["metric"] or ()],
-                "callback": [
-                    read_component("callback", text)
-                    for text in values["callback"]
-                    if text != "none"
-                ],
+            named = {
+                "loss": [values["loss"]],
+                "metric": values["metric"] or (),
+                "callback": [text for text in values["callback"] if text != "none"],
             }
+            self._components = {k: [read_component(k, t) for t in of] for k, of in named.items()}
             texts = {k: tuple(map(component_text, made)) for k, made in self._components.items()}
             values |= texts | {"loss": texts["loss"][0], "metric": texts["metric"] or None}
             self.options = Options(**{f.name: values.pop(f.name) for f in fields(Options)})
