@@ -29,9 +29,6 @@ from fl_lightning.training.lightning_module import Part, StepModel
 from fl_lightning.training.lightning_optimizer import local_optimizer
 from fl_lightning.training.task import NAMES, Task, computes_its_loss, labels_loss, owners
 
-OF_SGD = "momentum", "weight_decay", "lr_decay"
-"""Options of the local SGD, which say nothing without its learning rate."""
-
 
 class LightningTask(Task):
     """A LightningModule: its steps are loss and scores, `configure_optimizers` the optimizer.
@@ -251,7 +248,8 @@ def task_of(
                 f"{type(module).__name__} is a LightningModule, whose steps are its loss and "
                 "metrics: leave out loss and metrics"
             )
-        if "lr" not in given and (useless := [name for name in OF_SGD if name in given]):
+        of_sgd = "momentum", "weight_decay", "lr_decay"
+        if "lr" not in given and (useless := [name for name in of_sgd if name in given]):
             raise UserError(
                 f"{useless[0]} is of the local SGD, but configure_optimizers gives the optimizer: "
                 "give lr too, or leave it out"
