@@ -260,12 +260,9 @@ class Federation:
 
     def all_reduce_sum(self, numbers: Tensor) -> None:
         """Add up a vector over the ranks, in place."""
-        self.prepare()
         try:
             self.fabric.all_reduce(numbers, reduce_op="sum")
         except RuntimeError as error:
-            if self.fabric.world_size == 1:
-                raise
             message = f"{self.position()}: another rank ended ({first_sentence(error)})"
             raise RankLostError(message) from error
 
