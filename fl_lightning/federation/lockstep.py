@@ -172,10 +172,9 @@ _SHARED: dict[str, Callable[[Federation], Any]] = {
 
 
 def check_one_program(federations: Sequence[Federation]) -> None:
-    """Try whether the clients of these federations can be rows of one program.
+    """Raise a ProgramError unless the clients of these federations can be rows of one program.
 
-    Raises:
-        ProgramError: If something differs that is no number, or a term needs numbers, not tensors.
+    Nothing but numbers may differ, and no term may need them as numbers in place of tensors.
     """
     first, *others = federations
     algorithms = [federation.server.scheduled for federation in federations]

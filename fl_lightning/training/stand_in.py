@@ -90,9 +90,7 @@ def logged(
 ) -> Logged:
     """What `self.log(name, value, ...)` of a module of class `kind` asks for.
 
-    Raises:
-        ModelError: If the value is no single number, there is no such reduction, or the name is the
-            federation's.
+    A ModelError is raised unless it is one number, of a known reduction and a name of its own.
     """
     if name in OF_ROUND:
         raise ModelError(
