@@ -170,15 +170,6 @@ def wrong_result(function: Chosen, expected: str, value: Any) -> str:
 # --- the same functions again, from the run's folder
 
 
-def recorded(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
-    """What `find_chosen` needs, as `environment.yaml` holds it."""
-    return {
-        "directory": str(Path.cwd()),
-        "recipe": sys.argv[0],
-        "functions": {kind: choice.place for kind, choice in chosen.items()},
-    }
-
-
 def find_chosen(
     kind: str, options: Mapping[str, Any], environment: Mapping[str, Any], folder: Path
 ) -> Chosen:

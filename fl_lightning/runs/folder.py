@@ -21,7 +21,7 @@ import fl_lightning
 from fl_lightning.distributed.launcher_env import is_first_rank
 from fl_lightning.errors import UserError
 from fl_lightning.files import atomic
-from fl_lightning.runs.chosen import Chosen, recorded
+from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.code import copies
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.config_yaml import dump
@@ -104,7 +104,7 @@ def begin(
 
     Call it on the first rank. The run has had so many rounds; for the scores see `Run.scores`.
     """
-    made = environment(fabric) | recorded(chosen) | {"scores": dict(scores)}
+    made = _environment(fabric, chosen) | {"scores": dict(scores)}
     _write(run.path / "environment.yaml", dump(made))
     _write(run.path / "config.yaml", run.config.text())
     for file in _copy_code(run.path, files, round):
@@ -153,8 +153,8 @@ def _new_folder(parent: Path, method: str) -> Path:
     raise AssertionError("numbers do not end")
 
 
-def environment(fabric: Fabric) -> dict[str, Any]:
-    """The command, hardware, versions, and git commit of this package."""
+def _environment(fabric: Fabric, chosen: Mapping[str, Chosen]) -> dict[str, Any]:
+    """The command, hardware, versions, git commit of this package, and what `find_chosen` needs."""
     packages = "torch", "torchvision", "lightning", "torchmetrics", "numpy"
     return {
         "command": " ".join(sys.argv),
@@ -167,6 +167,9 @@ def environment(fabric: Fabric) -> dict[str, Any]:
         "platform": platform.platform(),
         "fl-lightning": fl_lightning.__version__,
         **{name: version(name) for name in packages},
+        "directory": str(Path.cwd()),
+        "recipe": sys.argv[0],
+        "functions": {kind: choice.place for kind, choice in chosen.items()},
     }
 
 
