@@ -34,13 +34,7 @@ class ProgramError(UserError):
 
 
 class Clients(NamedTuple):
-    """Clients of one run that are to be trained.
-
-    Attributes:
-        executor: The run's executor.
-        received: What they receive.
-        tasks: Their tasks.
-    """
+    """Clients of one run that are to be trained, as its executor gets them."""
 
     executor: StackedExecutor
     received: RoundInputs
@@ -57,10 +51,7 @@ class Clients(NamedTuple):
 class LockstepExecutor(Executor):
     """Trains the clients of a run together with the clients of other runs.
 
-    Args:
-        make: Makes the executor that trains the clients of all runs.
-        module: See `Executor`, as for `layout`.
-        **options: Arguments of `Executor`.
+    `make` makes the executor that trains all. For the other arguments see `Executor`.
     """
 
     parallel = True
