@@ -107,25 +107,19 @@ def begin(
     made = _environment(fabric, chosen) | {"scores": dict(scores)}
     _write(run.path / "environment.yaml", dump(made))
     _write(run.path / "config.yaml", run.config.text())
-    for file in _copy_code(run.path, files, round):
-        print(f"note: {file} has changed since the run began ({run.path / 'own'})")
+    for part, file in copies(files).items():
+        content, copy = file.read_bytes(), run.path / part
+        if copy.is_file() and copy.read_bytes() != content:
+            print(f"note: {file} has changed since the run began ({run.path / 'own'})")
+            copy = copy.with_stem(f"{copy.stem}-from-round-{round + 1}")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(content)
 
 
 def end(run: Run, round: int, reason: str) -> None:
     """Record that the run has ended after a round, on the first rank; `begin` takes it back."""
     file = run.path / "environment.yaml"
     _write(file, file.read_text() + dump({"ended": {"round": round, "reason": reason}}))
-
-
-def _copy_code(folder: Path, files: Iterable[Path], round: int) -> Iterator[Path]:
-    """Copy the user's code into `own/`; yields the files that have changed since round 0."""
-    for part, file in copies(files).items():
-        content, copy = file.read_bytes(), folder / part
-        if copy.is_file() and copy.read_bytes() != content:
-            yield file
-            copy = copy.with_stem(f"{copy.stem}-from-round-{round + 1}")
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(content)
 
 
 def interrupted(run: Run) -> str:
