@@ -22,7 +22,7 @@ from fl_lightning.data import CropFlip, DeviceDataset, FederatedData, Partition
 from fl_lightning.data.dataset import TrainTest
 from fl_lightning.distributed.launch import launch_fabric
 from fl_lightning.distributed.launch_options import LaunchOptions, PrecisionOption
-from fl_lightning.distributed.launcher_env import precision_of_fabric_run, under_fabric_run
+from fl_lightning.distributed.launcher_env import under_fabric_run
 from fl_lightning.distributed.signals import exit_on_ctrl_c, exit_without_nccl_teardown
 from fl_lightning.errors import ModelError
 from fl_lightning.printing import ending_with_reader
@@ -69,8 +69,6 @@ class Experiment:
         argv: Sequence[str] | None = None,
         **defaults: Any,
     ):
-        if under_fabric_run():
-            defaults["precision"] = precision_of_fabric_run()
         unknown = defaults.keys() - {f.name for f in (*fields(Options), *fields(LaunchOptions))}
         if unknown:
             raise TypeError(f"Experiment has no option {', '.join(sorted(unknown))}")
