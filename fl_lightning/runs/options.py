@@ -233,7 +233,8 @@ class Options(
 def without_effect(given: Collection[str], o: Options) -> Iterator[str]:
     """A sentence for each given option that has no effect beside the others."""
     for option, needed in marks(Options, With).items():
-        if option in given and not needed.is_given(o):
+        value = getattr(o, needed.option)
+        if option in given and not (value in needed.among if needed.among else value):
             flags = (f"--{name.replace('_', '-')}" for name in (option, needed.option))
             yield f"{' has no effect: add '.join(flags)} {needed.example}"
     if "local_epochs" in given and o.local_steps:
