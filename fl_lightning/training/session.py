@@ -237,11 +237,9 @@ class Session:
             begin(self.run, federation.fabric, self.chosen, self.files, federation.round, scores)
             data.whole.save(self.run.path)
         names = {**self.config, "algorithm": self.method}
-        for note in (*self.notes(federation.cost.uplink > 0), *notes):
-            self._say(note)
-        self._say(summary(o, names, data, federation))
-        for note in effects(self.method, o, federation):
-            self._say(note)
+        about = summary(o, names, data, federation), *effects(self.method, o, federation)
+        for text in (*self.notes(federation.cost.uplink > 0), *notes, *about):
+            self._say(text)
         if federation.round == o.rounds:
             self._say(f"nothing is left to train after {o.rounds} rounds: raise --rounds")
 
