@@ -250,7 +250,6 @@ class LocalTraining:
         waiting: dict[int, Callable[[], ClientTask]],
         sent: RoundInputs,
     ) -> Iterator[tuple[int, ClientTask, ClientResult]]:
-        """Train these of the clients that wait."""
         begun = [waiting[k]() for k in group]
         states = [sent.states, *(visit.states for visit in begun)]
         shared = (state for terms in states for term in terms for state in term.values())
@@ -272,7 +271,6 @@ class LocalTraining:
 
     @contextmanager
     def _naming(self, clients: Sequence[int], position: str) -> Iterator[None]:
-        """Name the clients in exceptions."""
         try:
             yield
         except Exception as error:

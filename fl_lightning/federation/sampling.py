@@ -27,8 +27,6 @@ the expected fraction of clients in a round where that differs from the actual o
 
 @dataclass(frozen=True)
 class _Fraction:
-    """A fraction of the clients."""
-
     fraction: PositiveFraction
 
     def __post_init__(self) -> None:

@@ -114,7 +114,6 @@ def _attributes(optimizer: Optimizer, local: LocalFactory) -> dict[str, Any]:
 
 
 def _with(local: LocalFactory, attributes: dict[str, Any], parameters: Any) -> Optimizer:
-    """A new optimizer with these attributes."""
     made = local(parameters)
     vars(made).update(attributes)
     return made
@@ -176,7 +175,6 @@ def _scheduler(name: str, optimizer: Optimizer, schedulers: Sequence[Any]) -> An
 
 
 def _rates(name: str, optimizer: Optimizer, scheduler: Any, rounds: int) -> list[float]:
-    """The learning rate in each round."""
     optimizer.zero_grad(set_to_none=True)  # or steps would move the module's weights
     (group,), rates = optimizer.param_groups, list[float]()
     before = {k: v for k, v in group.items() if k not in ("params", "lr")}
