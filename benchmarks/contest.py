@@ -22,7 +22,7 @@ from ways import executor_of
 from fl_lightning import ClientData, DeviceDataset, Federation
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.data import CropFlip, schemes
-from fl_lightning.federation.lockstep import Lockstep
+from fl_lightning.federation.lockstep import LockstepExecutor
 from fl_lightning.federation.sampling import UniformSampling
 from fl_lightning.models import fedavg_cnn, lenet, mlp, resnet18_gn
 from fl_lightning.terms import Clip
@@ -70,7 +70,7 @@ def federation(
     like_fl_simulator: bool = False,
     way: str = "sequential",
     seed: int = 0,
-    lockstep: Lockstep | None = None,
+    lockstep: bool = False,
 ) -> Federation:
     """A federation on random images of CIFAR-10's shape.
 
@@ -100,7 +100,7 @@ def federation(
         augment=CropFlip(padding=4) if like_fl_simulator else None,
     )
     share, executor = UniformSampling((cohort or clients) / clients), executor_of(way, batch)
-    executor = lockstep.executor(executor) if lockstep else executor
+    executor = partial(LockstepExecutor, executor) if lockstep else executor
     return Federation(
         fabric,
         MODELS[model](),

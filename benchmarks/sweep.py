@@ -21,8 +21,8 @@ from lightning.fabric import Fabric
 
 from fl_lightning import Federation
 from fl_lightning.distributed.launch import keep_freed_memory
-from fl_lightning.distributed.turns import Turn
-from fl_lightning.federation.lockstep import Lockstep
+from fl_lightning.distributed.turns import Turn, ask
+from fl_lightning.federation.lockstep import run_in_lockstep
 
 
 def one_after_another(runs: Sequence[Federation], rounds: int) -> None:
@@ -32,15 +32,15 @@ def one_after_another(runs: Sequence[Federation], rounds: int) -> None:
             run.train_round()
 
 
-def in_lockstep(lockstep: Lockstep, runs: Sequence[Federation], rounds: int) -> None:
+def in_lockstep(runs: Sequence[Federation], rounds: int) -> None:
     """Train some rounds of all runs as one program."""
 
     def train(run: Federation) -> None:
-        lockstep.wait_for_others(run)
+        ask(run)
         one_after_another([run], rounds)
 
     turns = [Turn(partial(train, run)) for run in runs]
-    lockstep.run(turns)
+    run_in_lockstep(turns)
     for error in filter(None, (turn.error for turn in turns)):
         raise error
 
@@ -66,12 +66,12 @@ def main() -> None:
     sizes: dict[str, Any] = {**SIZES.get(options.model, {}), "clients": options.clients}
     sizes |= {"samples": options.samples} if options.samples else {}
     make = partial(federation, fabric, options.model, options.algorithm, **sizes)
-    lockstep, seeds = Lockstep(), range(options.runs)
+    seeds = range(options.runs)
     apart = [make(way=options.alone, seed=seed) for seed in seeds]
-    together = [make(way=options.way, seed=seed, lockstep=lockstep) for seed in seeds]
+    together = [make(way=options.way, seed=seed, lockstep=True) for seed in seeds]
     ways = {
         "one after another": partial(one_after_another, apart),
-        "one program": partial(in_lockstep, lockstep, together),
+        "one program": partial(in_lockstep, together),
     }
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     clock = time.process_time if fabric.device.type == "cpu" else time.perf_counter

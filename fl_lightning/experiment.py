@@ -22,7 +22,7 @@ from fl_lightning.data import CropFlip, DeviceDataset, FederatedData, Partition
 from fl_lightning.data.dataset import TrainTest
 from fl_lightning.distributed.launch import launch_fabric
 from fl_lightning.distributed.launch_options import LaunchOptions, PrecisionOption
-from fl_lightning.distributed.launcher_env import precision_of_fabric_run, under_fabric_run
+from fl_lightning.distributed.launcher_env import under_fabric_run
 from fl_lightning.distributed.signals import exit_on_ctrl_c, exit_without_nccl_teardown
 from fl_lightning.errors import ModelError
 from fl_lightning.printing import ending_with_reader
@@ -69,8 +69,6 @@ class Experiment:
         argv: Sequence[str] | None = None,
         **defaults: Any,
     ):
-        if under_fabric_run():
-            defaults["precision"] = precision_of_fabric_run()
         unknown = defaults.keys() - {f.name for f in (*fields(Options), *fields(LaunchOptions))}
         if unknown:
             raise TypeError(f"Experiment has no option {', '.join(sorted(unknown))}")
@@ -82,15 +80,12 @@ class Experiment:
             values, self.chosen = parse(
                 groups, self.offered, with_resumed_options(argv), doc or "", **defaults
             )
-            self._components = {
-                "loss": [read_component("loss", values["loss"])],
-                "metric": [read_component("metric", text) for text in values["metric"] or ()],
-                "callback": [
-                    read_component("callback", text)
-                    for text in values["callback"]
-                    if text != "none"
-                ],
+            named = {
+                "loss": [values["loss"]],
+                "metric": values["metric"] or (),
+                "callback": [text for text in values["callback"] if text != "none"],
             }
+            self._components = {k: [read_component(k, t) for t in of] for k, of in named.items()}
             texts = {k: tuple(map(component_text, made)) for k, made in self._components.items()}
             values |= texts | {"loss": texts["loss"][0], "metric": texts["metric"] or None}
             self.options = Options(**{f.name: values.pop(f.name) for f in fields(Options)})
@@ -130,9 +125,8 @@ class Experiment:
             partial(launch_fabric, self._launch),
             self.config,
             self.chosen,
-            self._components["callback"],
             self._files,
-            self.callbacks,
+            [*self.callbacks, *self._components["callback"]],
             augment=self.chosen["augment"](),
             notes=partial(unused_option_notes, self._given, self.options, self.chosen),
         )

@@ -62,7 +62,12 @@ class RehearsedRound:
         common = {name: facts[name] for name in ROUND_FACTS} | {"frozen": frozen, MOVES: moves}
         there = facts | {"anchor": w + 1}
         elsewhere, _ = rehearsed.start(w + 1, there, self.kept, self.server)
-        origin, direction, (self.progress, _, bits), self.messages = self._visit(rehearsed)
+
+        def alone(hook: Callable[..., Any], facts: Facts, *own: Any) -> Any:
+            return hook(rehearsed, facts, self.server, *own)
+
+        played = self._visit(alone, facts, self.kept)
+        origin, direction, (self.progress, _, bits), self.messages = played
         if bits < 0:
             raise TermError(
                 f"the terms send {bits:,.0f} bits, as one counts what another has saved: declare "
@@ -85,15 +90,32 @@ class RehearsedRound:
         terms = self.algorithm.with_coefficients(coefficients).terms
         return Algorithm(*(GuardedTerm(term, i, self.views) for i, term in enumerate(terms)))
 
-    def _visit(self, rehearsed: Algorithm) -> tuple[Tensor, Tensor, Sent, list[Any]]:
-        """Where the client starts, the direction of its step, what it sends, and its messages."""
-        server, oracle = self.server, BatchOracle(self._evaluate)
-        origin, states = rehearsed.start(self.facts["anchor"], self.facts, self.kept, server)
-        facts, w = {**self.facts, "origin": origin}, origin.clone()
+    def _visit(
+        self, each: Callable[..., Any], facts: Facts, kept: Sequence[States]
+    ) -> tuple[Tensor, Tensor, Sent, list[Any]]:
+        """Where a client starts, the direction of its step, what it sends, and its messages.
+
+        `each(hook, facts, ...)` calls a hook with the algorithm, the facts, the server's states
+        and the rest.
+        """
+
+        def start(method: Algorithm, facts: Facts, server: Any, kept: Any) -> Any:
+            return method.start(facts["anchor"], facts, kept, server)
+
+        def step(method: Algorithm, facts: Facts, server: Any, w: Tensor, kept: Any) -> Any:
+            return method.gradient(BatchOracle(self._evaluate), w, facts, kept, server)
+
+        def end(
+            method: Algorithm, facts: Facts, server: Any, g: Tensor, w: Tensor, kept: Any
+        ) -> Any:
+            return method.send(-g, w - g, facts, kept, server)
+
+        origin, kept = each(start, facts, kept)
+        facts = {**facts, "origin": origin}
         with torch.no_grad():  # as in a local step
-            direction, states = rehearsed.gradient(oracle, w, facts, states, server)
-        after = rehearsed.send(-direction, w - direction, facts, states, server)
-        return origin, direction, *after[:2]
+            direction, kept = each(step, facts, origin.clone(), kept)
+        sent, messages, _ = each(end, facts, direction, origin, kept)
+        return origin, direction, sent, messages
 
     def visit_in_parallel(self, compiled: bool) -> None:
         """The visit of two clients under `vmap`; of compiled steps, all numbers are tensors.
@@ -117,7 +139,7 @@ class RehearsedRound:
             raise
 
     def _in_parallel(self, facts: Facts, shared: tuple[Any, ...], several_runs: bool) -> None:
-        """Start, step and end of two clients, each under its own `vmap`, as in the executor."""
+        """The visit of two clients, each hook under its own `vmap`, as in the executor."""
 
         def rows(tree: Any) -> Any:
             return tree_map(lambda t: torch.stack([t, t]) if isinstance(t, Tensor) else t, tree)
@@ -132,23 +154,7 @@ class RehearsedRound:
 
             return vmap(of_one, (dims, 0, *[0] * len(own)))(given, facts, *own)
 
-        def start(method: Algorithm, facts: Facts, server: Any, kept: Any) -> Any:
-            return method.start(facts["anchor"], facts, kept, server)
-
-        def step(method: Algorithm, facts: Facts, server: Any, w: Tensor, kept: Any) -> Any:
-            return method.gradient(BatchOracle(self._evaluate), w, facts, kept, server)
-
-        def end(
-            method: Algorithm, facts: Facts, server: Any, g: Tensor, w: Tensor, kept: Any
-        ) -> Any:
-            return method.send(-g, w - g, facts, kept, server)
-
-        facts = rows(facts)
-        origin, kept = each(start, facts, rows(self.kept))
-        facts = {**facts, "origin": origin}
-        with torch.no_grad():  # as in a local step
-            direction, kept = each(step, facts, origin.clone(), kept)
-        each(end, facts, direction, origin, kept)
+        self._visit(each, rows(facts), rows(self.kept))
 
     def _evaluate(self, w: Tensor, request: Request) -> Tensor:
         """A random gradient, or a positive loss."""

@@ -20,19 +20,13 @@ def load_rank_zero_first(fabric: Fabric, load: Callable[[], Loaded]) -> Loaded:
     """
     loaded: list[Loaded] = []
     failed: list[Exception] = []
-
-    def attempt() -> None:
-        try:
-            loaded.append(load())
-        except Exception as error:  # raised below: other ranks wait for this one now
-            failed.append(error)
-
-    with fabric.rank_zero_first():
-        if fabric.local_rank == 0:
-            attempt()
-    with fabric.rank_zero_first(local=True):
-        if fabric.local_rank > 0:
-            attempt()
+    for rest in (False, True):
+        with fabric.rank_zero_first(local=rest):
+            try:
+                if (fabric.local_rank > 0) is rest:
+                    loaded.append(load())
+            except Exception as error:  # raised below: other ranks wait for this one now
+                failed.append(error)
     failures = ranks_where(fabric, bool(failed))
     if not failures:
         return loaded[0]
@@ -52,11 +46,7 @@ def ranks_where(fabric: Fabric, here: bool) -> list[int]:
 
 
 def check_shared_folder(fabric: Fabric, folder: Path) -> None:
-    """Refuse a folder that the ranks, on several machines, do not share. All ranks call it.
-
-    Raises:
-        UserError: On every rank, if one of them does not see what rank 0 has written.
-    """
+    """Raise a UserError on every rank if one does not see what rank 0 writes in a folder."""
     if fabric.world_size == 1:
         return
     token, file = str(fabric.broadcast(secrets.token_hex())), folder / ".shared"

@@ -8,12 +8,6 @@ def under_fabric_run() -> bool:
     return os.environ.get("LT_CLI_USED") == "1"
 
 
-def precision_of_fabric_run() -> str:
-    """The long name of the precision that `fabric run` was given, or of its default."""
-    precision = os.environ.get("LT_PRECISION") or "32-true"
-    return {"32": "32-true", "bf16": "bf16-mixed"}.get(precision, precision)
-
-
 def is_first_rank() -> bool:
     """Whether this process is the first rank; launchers say so before there is a Fabric."""
     from lightning.fabric.utilities.rank_zero import rank_zero_only  # imports for seconds

@@ -30,20 +30,34 @@ FIRST_RANK = "FL_LIGHTNING_FIRST_RANK"
 
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
+_asked = list[Callable[[str], None]]()
+"""What is done with a signal's name in each `stop_on_signals`."""
+
 
 @contextmanager
 def stop_on_signals(
     request_stop: Callable[[], None], numbers: Sequence[signal.Signals] = STOP_SIGNALS
 ) -> Iterator[list[str]]:
-    """Let signals request a stop instead of ending the process; gives their names."""
+    """Let signals request a stop instead of ending the process; gives their names.
+
+    Outside of the main thread they do so as long as the main thread lets them, too.
+    """
     received: list[str] = []
 
-    def handle(number: int, _: object) -> None:
-        received.append(signal.Signals(number).name)
+    def stop(name: str) -> None:
+        received.append(name)
         request_stop()
 
-    with _handlers(dict.fromkeys(numbers, handle)):
-        yield received
+    def handle(number: int, _: object) -> None:
+        for each in _asked:
+            each(signal.Signals(number).name)
+
+    _asked.append(stop)
+    try:
+        with _handlers(dict.fromkeys(numbers, handle)):
+            yield received
+    finally:
+        _asked.remove(stop)
 
 
 @contextmanager

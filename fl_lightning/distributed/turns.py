@@ -15,7 +15,9 @@ _here = local()
 def ask(request: Any) -> Any:
     """In the function of a `Turn`: wait for the program's answer to a request, while others run."""
     turn: Turn = _here.turn
-    return turn._ask(request)
+    turn.asked = request
+    turn._waits.release()
+    return turn._resume()
 
 
 class Turn:
@@ -44,18 +46,15 @@ class Turn:
         self.error: BaseException | None = None
         Thread(target=self._run, daemon=True).start()
 
-    def proceed(self, answer: Any = None) -> None:
-        """Run it until it next asks for something, or ends; `answer` is to what it asked for."""
-        self._go_on(answer, None)
-
     def throw(self, error: BaseException) -> None:
         """Raise an error where it asks for something, and run it until it asks again, or ends."""
         if self._interrupted:
             self._waits.acquire()
         if not self.ended:
-            self._go_on(None, error)
+            self.proceed(thrown=error)
 
-    def _go_on(self, answer: Any, thrown: BaseException | None) -> None:
+    def proceed(self, answer: Any = None, thrown: BaseException | None = None) -> None:
+        """Run it until it next asks for something, or ends; `answer` is to what it asked for."""
         self.asked, self._interrupted = None, True
         with self._within():
             self._answers.put((answer, thrown))
@@ -71,11 +70,6 @@ class Turn:
             self.error = error
         self.ended = True
         self._waits.release()
-
-    def _ask(self, request: Any) -> Any:
-        self.asked = request
-        self._waits.release()
-        return self._resume()
 
     def _resume(self) -> Any:
         answer, thrown = self._answers.get()

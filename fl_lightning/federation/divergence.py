@@ -51,14 +51,6 @@ def server_diverged(
     return _diverged(position, parts[part], though, settings)
 
 
-def all_skipped(position: str, terms: Sequence[Term], settings: str) -> DivergenceError:
-    """The error of a run that skipped every client of every round."""
-    return DivergenceError(
-        f"{position}: every client of every round was skipped, so the model is the "
-        f"initial one ({settings}): lower the learning rate, or clip"
-    )
-
-
 def _diverged(
     position: str, what: str, though: str, settings: str, fix: str = ""
 ) -> DivergenceError:

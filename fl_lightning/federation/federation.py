@@ -13,7 +13,7 @@ from fl_lightning.core.device import Moment
 from fl_lightning.core.losses import TaskLoss, cross_entropy
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
-from fl_lightning.errors import RankLostError, adding_position, first_sentence
+from fl_lightning.errors import DivergenceError, RankLostError, adding_position, first_sentence
 from fl_lightning.executors import Executor, SequentialExecutor
 from fl_lightning.federation import divergence, sanity_checks, trials
 from fl_lightning.federation.aggregation import RoundSums
@@ -177,7 +177,10 @@ class Federation:
             self.load_global()
         ended = self.finished and self.round
         if ended and self.on_divergence == "skip-client" and not (self.store.slot >= 0).any():
-            raise divergence.all_skipped(*self._place())
+            raise DivergenceError(
+                f"{self.position()}: every client of every round was skipped, so the model is the "
+                f"initial one ({self.local_training.settings()}): lower the learning rate, or clip"
+            )
 
     def _run_round(self) -> None:
         started = Moment(self.w.device)
@@ -260,12 +263,9 @@ class Federation:
 
     def all_reduce_sum(self, numbers: Tensor) -> None:
         """Add up a vector over the ranks, in place."""
-        self.prepare()
         try:
             self.fabric.all_reduce(numbers, reduce_op="sum")
         except RuntimeError as error:
-            if self.fabric.world_size == 1:
-                raise
             message = f"{self.position()}: another rank ended ({first_sentence(error)})"
             raise RankLostError(message) from error
 

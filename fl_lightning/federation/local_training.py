@@ -25,12 +25,11 @@ from fl_lightning.errors import ModelError, UserError
 from fl_lightning.executors import ClientResult, ClientTask, Executor, RoundInputs
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.aggregation import RoundSums
-from fl_lightning.federation.assignment import assign_groups
 from fl_lightning.federation.client_store import open_store
 from fl_lightning.federation.divergence import OnDivergence, finite, watched
 from fl_lightning.federation.exact_sum import ExactSum, PlainSum
 from fl_lightning.federation.rates import LocalRates
-from fl_lightning.federation.sampling import ClientSampler
+from fl_lightning.federation.sampling import ClientSampler, assign_groups
 from fl_lightning.federation.server import Server
 from fl_lightning.federation.term_logs import TermLogs
 
@@ -251,7 +250,6 @@ class LocalTraining:
         waiting: dict[int, Callable[[], ClientTask]],
         sent: RoundInputs,
     ) -> Iterator[tuple[int, ClientTask, ClientResult]]:
-        """Train these of the clients that wait."""
         begun = [waiting[k]() for k in group]
         states = [sent.states, *(visit.states for visit in begun)]
         shared = (state for terms in states for term in terms for state in term.values())
@@ -273,7 +271,6 @@ class LocalTraining:
 
     @contextmanager
     def _naming(self, clients: Sequence[int], position: str) -> Iterator[None]:
-        """Name the clients in exceptions."""
         try:
             yield
         except Exception as error:

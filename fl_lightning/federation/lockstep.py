@@ -1,16 +1,16 @@
 """Runs in lockstep: the clients of several runs train as rows of one program.
 
-Each run is a `Turn`: its rounds, its server, its states, callbacks and files are its own. It runs
-until its clients are to be trained. When all runs wait for that, one call of a `StackedExecutor`
+Each run is a `Turn`: its rounds, its server, its states, callbacks and files are its own. It asks
+with its `Federation` once that is prepared, and before it writes anything. Then it runs until its
+clients are to be trained. When all runs wait for that, one call of a `StackedExecutor`
 trains the clients of all; what differs between the runs is then a row's value: the model, the
 server's states, the facts of the round, learning rates, and coefficients of the terms.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -34,13 +34,7 @@ class ProgramError(UserError):
 
 
 class Clients(NamedTuple):
-    """Clients of one run that are to be trained.
-
-    Attributes:
-        executor: The run's executor.
-        received: What they receive.
-        tasks: Their tasks.
-    """
+    """Clients of one run that are to be trained, as its executor gets them."""
 
     executor: StackedExecutor
     received: RoundInputs
@@ -57,10 +51,7 @@ class Clients(NamedTuple):
 class LockstepExecutor(Executor):
     """Trains the clients of a run together with the clients of other runs.
 
-    Args:
-        make: Makes the executor that trains the clients of all runs.
-        module: See `Executor`, as for `layout`.
-        **options: Arguments of `Executor`.
+    `make` makes the executor that trains all. For the other arguments see `Executor`.
     """
 
     parallel = True
@@ -93,76 +84,41 @@ class LockstepExecutor(Executor):
         return ask(Clients(self._executor, received, tasks))
 
 
-class Lockstep:
-    """Lets runs train in lockstep.
-
-    Attributes:
-        signals: The names of the signals that have come.
-    """
-
-    def __init__(self) -> None:
-        self.signals: list[str] = []
-        self._requests = list[Callable[[], None]]()
-
-    def executor(self, make: Callable[..., Executor]) -> Callable[..., Executor]:
-        """What makes a run's executor; `make` makes the `StackedExecutor` for all runs."""
-        return partial(LockstepExecutor, make)
-
-    def wait_for_others(self, federation: Federation) -> None:
-        """Call this in each run when it is prepared, and before it writes anything.
-
-        Raises:
-            UserError: If the runs cannot train as one program (see `check_one_program`).
-        """
-        ask(federation)
-
-    @contextmanager
-    def stop_on_signals(self, request_stop: Callable[[], None]) -> Iterator[list[str]]:
-        """Let signals request a stop of a run, whose thread gets none; gives their names."""
-        self._requests.append(request_stop)
+def run_in_lockstep(turns: Sequence[Turn]) -> None:
+    """Let runs train whose executor is a `LockstepExecutor`. If one fails, the others continue."""
+    with stop_on_signals(lambda: None):  # for the threads of the runs
         try:
-            yield self.signals
-        finally:
-            self._requests.remove(request_stop)
+            _run(turns)
+        except BaseException as error:  # such as of Ctrl-C
+            for turn in turns:
+                turn.throw(error)
+            raise
 
-    def run(self, turns: Sequence[Turn]) -> None:
-        """Let the runs train. If one ends or fails, the others continue."""
-        with stop_on_signals(self._stop) as self.signals:
-            try:
-                self._run(turns)
-            except BaseException as error:  # such as of Ctrl-C
-                for turn in turns:
-                    turn.throw(error)
-                raise
 
-    def _run(self, turns: Sequence[Turn]) -> None:
-        for turn in turns:
-            turn.proceed()
-        going = [turn for turn in turns if not turn.ended]
-        try:
-            if going:
-                check_one_program([turn.asked for turn in going])
-        except UserError as error:
-            _throw(going, error)
-            return
+def _run(turns: Sequence[Turn]) -> None:
+    for turn in turns:
+        turn.proceed()
+    going = [turn for turn in turns if not turn.ended]
+    try:
+        if going:
+            check_one_program([turn.asked for turn in going])
+    except UserError as error:
+        _throw(going, error)
+        return
+    for turn in going:
+        turn.proceed()
+    while going := [turn for turn in going if not turn.ended]:
+        programs = dict[Any, list[Turn]]()
         for turn in going:
-            turn.proceed()
-        while going := [turn for turn in going if not turn.ended]:
-            programs = dict[Any, list[Turn]]()
-            for turn in going:
-                programs.setdefault(turn.asked.program, []).append(turn)
-            for together in programs.values():
-                try:
-                    answers = train([turn.asked for turn in together])
-                except Exception as error:
-                    _throw(together, error)
-                    continue
-                for turn in together:
-                    turn.proceed(answers.pop(0))
-
-    def _stop(self) -> None:
-        for request_stop in self._requests:
-            request_stop()
+            programs.setdefault(turn.asked.program, []).append(turn)
+        for together in programs.values():
+            try:
+                answers = train([turn.asked for turn in together])
+            except Exception as error:
+                _throw(together, error)
+                continue
+            for turn in together:
+                turn.proceed(answers.pop(0))
 
 
 def _throw(turns: Sequence[Turn], error: Exception) -> None:
@@ -207,10 +163,9 @@ _SHARED: dict[str, Callable[[Federation], Any]] = {
 
 
 def check_one_program(federations: Sequence[Federation]) -> None:
-    """Try whether the clients of these federations can be rows of one program.
+    """Raise a ProgramError unless the clients of these federations can be rows of one program.
 
-    Raises:
-        ProgramError: If something differs that is no number, or a term needs numbers, not tensors.
+    Nothing but numbers may differ, and no term may need them as numbers in place of tensors.
     """
     first, *others = federations
     algorithms = [federation.server.scheduled for federation in federations]

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.functional import vhp, vjp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 
@@ -68,23 +69,11 @@ class MeanLoss:
 
     def gradient(self, w: Tensor) -> Tensor:
         """The gradient at `w`, a vector like `w`."""
-
-        def of_batch(x: Any, y: Any) -> Tensor:
-            at = w.detach().requires_grad_()
-            return torch.autograd.grad(self._batch_loss(at, x, y), at)[0]
-
-        return self._mean(of_batch)
+        return self._mean(lambda x, y: vjp(lambda at: self._batch_loss(at, x, y), w)[1])
 
     def hvp(self, w: Tensor, v: Tensor) -> Tensor:
         """The Hessian at `w` times the vector `v`, by differentiating twice."""
-
-        def of_batch(x: Any, y: Any) -> Tensor:
-            at = w.detach().requires_grad_()
-            value = self._batch_loss(at, x, y)
-            (gradient,) = torch.autograd.grad(value, at, create_graph=True)
-            return torch.autograd.grad(gradient @ v, at)[0]
-
-        return self._mean(of_batch)
+        return self._mean(lambda x, y: vhp(lambda at: self._batch_loss(at, x, y), w, v)[1])
 
     @torch.no_grad()
     def scores(self, points: Tensor) -> Tensor:

@@ -103,5 +103,4 @@ def _check(state: State, ours: State, training: LocalTraining) -> None:
 
 
 def _shapes(*tensors: Mapping[str, Tensor]) -> set[tuple[str, tuple[int, ...]]]:
-    """Names and shapes."""
     return {(name, tuple(t.shape)) for group in tensors for name, t in group.items()}

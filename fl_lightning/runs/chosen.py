@@ -142,11 +142,7 @@ def number_names(*targets: Any) -> tuple[str, ...]:
 
 
 def build_model(factory: Chosen, train: DeviceDataset, seed: int) -> nn.Module:
-    """The model for samples of this data set, with weights drawn from the run's seed.
-
-    Raises:
-        UserError: If it is none.
-    """
+    """The model for samples of this data set, of the run's seed; a UserError if it is none."""
     sizes = {
         "classes": train.num_classes,
         "channels": train.shape[0],
@@ -172,15 +168,6 @@ def wrong_result(function: Chosen, expected: str, value: Any) -> str:
 
 
 # --- the same functions again, from the run's folder
-
-
-def recorded(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
-    """What `find_chosen` needs, as `environment.yaml` holds it."""
-    return {
-        "directory": str(Path.cwd()),
-        "recipe": sys.argv[0],
-        "functions": {kind: choice.place for kind, choice in chosen.items()},
-    }
 
 
 def find_chosen(

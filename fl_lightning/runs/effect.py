@@ -6,7 +6,7 @@ may not.
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, TypeVar, get_type_hints
+from typing import TypeVar, get_type_hints
 
 from fl_lightning.core.constraints import metadata
 
@@ -49,11 +49,6 @@ class With:
     option: str
     example: str
     among: tuple[str, ...] = ()
-
-    def is_given(self, options: Any) -> bool:
-        """Whether these options have the other one."""
-        value = getattr(options, self.option)
-        return bool(value in self.among if self.among else value)
 
 
 def marks(of: type, kind: type[M]) -> dict[str, M]:

@@ -5,7 +5,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from importlib.metadata import version
 from itertools import count
@@ -21,7 +21,7 @@ import fl_lightning
 from fl_lightning.distributed.launcher_env import is_first_rank
 from fl_lightning.errors import UserError
 from fl_lightning.files import atomic
-from fl_lightning.runs.chosen import Chosen, recorded
+from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.code import copies
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.config_yaml import dump
@@ -84,14 +84,12 @@ def _check(folder: Path, named: bool, config: Config, resume: bool) -> None:
         )
 
 
-@contextmanager
-def shared(run: Run, fabric: Fabric) -> Iterator[None]:
+def shared(run: Run, fabric: Fabric) -> AbstractContextManager[Any]:
     """Let all ranks hold the lock: a rank that outlives the first one keeps other runs out."""
-    with ExitStack() as held:
+    if not fabric.is_global_zero:
         with suppress(FileNotFoundError):  # the rendezvous refuses a rank with another folder
-            if not fabric.is_global_zero:
-                held.enter_context(share_lock(run.path))
-        yield
+            return share_lock(run.path)
+    return nullcontext()
 
 
 def begin(
@@ -108,28 +106,22 @@ def begin(
     Call it on the first rank. The run has had so many rounds; for the scores see `Run.scores`.
     `data` are the digests of the training and the test set.
     """
-    made = environment(fabric) | recorded(chosen) | {"scores": dict(scores), "data": [*data]}
+    made = _environment(fabric, chosen) | {"scores": dict(scores), "data": [*data]}
     _write(run.path / "environment.yaml", dump(made))
     _write(run.path / "config.yaml", run.config.text())
-    for file in _copy_code(run.path, files, round):
-        print(f"note: {file} has changed since the run began ({run.path / 'own'})")
+    for part, file in copies(files).items():
+        content, copy = file.read_bytes(), run.path / part
+        if copy.is_file() and copy.read_bytes() != content:
+            print(f"note: {file} has changed since the run began ({run.path / 'own'})")
+            copy = copy.with_stem(f"{copy.stem}-from-round-{round + 1}")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(content)
 
 
 def end(run: Run, round: int, reason: str) -> None:
     """Record that the run has ended after a round, on the first rank; `begin` takes it back."""
     file = run.path / "environment.yaml"
     _write(file, file.read_text() + dump({"ended": {"round": round, "reason": reason}}))
-
-
-def _copy_code(folder: Path, files: Iterable[Path], round: int) -> Iterator[Path]:
-    """Copy the user's code into `own/`; yields the files that have changed since round 0."""
-    for part, file in copies(files).items():
-        content, copy = file.read_bytes(), folder / part
-        if copy.is_file() and copy.read_bytes() != content:
-            yield file
-            copy = copy.with_stem(f"{copy.stem}-from-round-{round + 1}")
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(content)
 
 
 def interrupted(run: Run) -> str:
@@ -157,8 +149,9 @@ def _new_folder(parent: Path, method: str) -> Path:
     raise AssertionError("numbers do not end")
 
 
-def environment(fabric: Fabric) -> dict[str, Any]:
-    """The command, hardware, versions, and git commit of this package."""
+def _environment(fabric: Fabric, chosen: Mapping[str, Chosen]) -> dict[str, Any]:
+    """The command, hardware, versions, git commit of this package, and what `find_chosen` needs."""
+    packages = "torch", "torchvision", "lightning", "torchmetrics", "numpy"
     return {
         "command": " ".join(sys.argv),
         "precision": fabric.strategy.precision.precision,
@@ -169,14 +162,11 @@ def environment(fabric: Fabric) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "fl-lightning": fl_lightning.__version__,
-        **_versions(),
+        **{name: version(name) for name in packages},
+        "directory": str(Path.cwd()),
+        "recipe": sys.argv[0],
+        "functions": {kind: choice.place for kind, choice in chosen.items()},
     }
-
-
-@cache
-def _versions() -> dict[str, str]:
-    packages = "torch", "torchvision", "lightning", "torchmetrics", "numpy"
-    return {package: version(package) for package in packages}
 
 
 @cache

@@ -23,7 +23,7 @@ from fl_lightning.core.constraints import (
 )
 from fl_lightning.core.curves import Curve, as_curve
 from fl_lightning.distributed.launch_options import LaunchOptions
-from fl_lightning.distributed.launcher_env import precision_of_fabric_run, under_fabric_run
+from fl_lightning.distributed.launcher_env import under_fabric_run
 from fl_lightning.errors import UserError
 from fl_lightning.federation.divergence import OnDivergence
 from fl_lightning.federation.sampling import Sampling
@@ -233,7 +233,8 @@ class Options(
 def without_effect(given: Collection[str], o: Options) -> Iterator[str]:
     """A sentence for each given option that has no effect beside the others."""
     for option, needed in marks(Options, With).items():
-        if option in given and not needed.is_given(o):
+        value = getattr(o, needed.option)
+        if option in given and not (value in needed.among if needed.among else value):
             flags = (f"--{name.replace('_', '-')}" for name in (option, needed.option))
             yield f"{' has no effect: add '.join(flags)} {needed.example}"
     if "local_epochs" in given and o.local_steps:
@@ -251,9 +252,11 @@ def launch_options(**values: Any) -> LaunchOptions:
     launch = LaunchOptions(**values)
     if not under_fabric_run():
         return launch
-    precision: Any = precision_of_fabric_run()
-    if "LT_PRECISION" not in os.environ and precision != launch.precision:
+    given: Any = os.environ.get("LT_PRECISION")
+    if given:  # a flag goes over files
+        return replace(launch, precision={"32": "32-true", "bf16": "bf16-mixed"}.get(given, given))
+    if launch.precision != LaunchOptions.precision:
         raise UserError(
             f"fabric run takes the precision itself: add --precision {launch.precision} to it"
         )
-    return replace(launch, precision=precision)  # a flag goes over files
+    return launch

@@ -56,7 +56,11 @@ class Run:
         path = Path(path)
         try:
             run = Run(path, Config.read(path))
-            run._check_scalars()
+            if run.ended and run.rounds < (last := run.ended["round"]):
+                raise UserError(
+                    f"metrics.csv ends with round {run.rounds} of {last}: restore it, or delete "
+                    "the folder to run it again"
+                )
         except (OSError, ValueError, AttributeError, TypeError, csv.Error) as error:
             reason = " ".join(str(error).split())
             raise UserError(f"{path} holds no run that can be read: {reason}") from None
@@ -209,14 +213,6 @@ class Run:
     def _validation_from(self, part: str) -> float | None:
         """The fraction that the run held out of this part for validation."""
         return self.config["validation"] if self.config["validation_from"] == part else None
-
-    def _check_scalars(self) -> None:
-        """Raise a UserError if rounds are missing from the table of a run that has ended."""
-        if self.ended and self.rounds < (last := self.ended["round"]):
-            raise UserError(
-                f"metrics.csv ends with round {self.rounds} of {last}: restore it, or delete the "
-                "folder to run it again"
-            )
 
 
 @lru_cache(2)  # several runs on the same data

@@ -19,13 +19,11 @@ SCORES = (
 NO_SCORES = "loss std gap drop variance"
 """Words in names of losses, and of how far scores lie apart."""
 
-OF_CLIENTS = "test/clients", "test/clients_worst10", "test/local"
-"""Accuracies over clients."""
-
 
 def higher_is_better(tag: str) -> bool:
     """Whether larger values of a scalar are better, by its name, as `val_mIoU` or `BinaryAUROC`."""
-    if tag.startswith("test/class_") or tag in OF_CLIENTS:
+    of_clients = "test/clients", "test/clients_worst10", "test/local"  # accuracies
+    if tag.startswith("test/class_") or tag in of_clients:
         return True
     split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", tag)
     words = {*re.findall("[a-z0-9]+", f"{tag} {split}".lower())}
@@ -34,11 +32,7 @@ def higher_is_better(tag: str) -> bool:
 
 
 def read_scalars(path: Path) -> Scalars:
-    """Read `metrics.csv`; a last line that is still being written does not count.
-
-    Raises:
-        UserError: If the file is no such table.
-    """
+    """Read `metrics.csv`, but for a line that is still written; a UserError if it is no table."""
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         columns = list(reader.fieldnames or [])

@@ -40,10 +40,10 @@ def start_trackers(
 class TrackioLogger(Logger):
     """Fabric's logger interface for trackio, which has none of its own."""
 
-    def __init__(self, project: str, run: str, resume: bool = False):
-        self._project, self._name = project, run
-        how = "allow" if resume else "never"
-        self._run = import_module("trackio").init(project, run, resume=how, embed=False)
+    def __init__(self, project: str, folder: Path, run: str | None):
+        self._project, self._name = project, run or folder.name
+        how = "never" if run is None else "allow"
+        self._run = import_module("trackio").init(project, self._name, resume=how, embed=False)
 
     @property
     def name(self) -> str:
@@ -89,8 +89,4 @@ def _mlflow(project: str, folder: Path, run: str | None) -> Logger:
     return MLFlowLogger(project, folder.name, tracking_uri=uri, run_id=run)
 
 
-def _trackio(project: str, folder: Path, run: str | None) -> Logger:
-    return TrackioLogger(project, run or folder.name, resume=run is not None)
-
-
-MAKERS = {"wandb": _wandb, "mlflow": _mlflow, "trackio": _trackio}
+MAKERS = {"wandb": _wandb, "mlflow": _mlflow, "trackio": TrackioLogger}

@@ -46,8 +46,7 @@ OPTIONS = tuple(f.name for f in fields(Options) if f.name not in ELSEWHERE)
 def read_options(given: dict[str, Any]) -> tuple[Options, LaunchOptions]:
     """Split the trainer's options into options of a run and options of Fabric.
 
-    Raises:
-        UserError: If there is no such option, or it is out of range or without effect.
+    A UserError is raised for one that does not exist, is out of range, or has no effect.
     """
     for name in given:
         if name not in OPTIONS + LAUNCH:
@@ -209,7 +208,7 @@ def tried(
             "metrics are scored on a test or validation part: give FederatedData test=0.2"
         )
     Layout(task.model)
-    parts.callbacks(callbacks, (), made, Path(), task)
+    parts.callbacks(callbacks, made, Path(), task)
     with modes_kept(task.module), task.attached():
         clients = client_data(made, augment, o)
         dry_run(task.model, clients, task.loss, nullcontext)

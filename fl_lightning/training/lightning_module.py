@@ -2,22 +2,21 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
-from inspect import Parameter, signature
-from math import inf, nan
+from functools import lru_cache, partial
+from math import nan
 from typing import Any, Literal
 
 import torch
 from lightning import LightningModule
 from lightning.pytorch.core.hooks import DataHooks, ModelHooks
+from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 
 from fl_lightning.callbacks.metrics import computed
 from fl_lightning.core.losses import StepOutput, one_number
 from fl_lightning.errors import ModelError
-from fl_lightning.training.logged import Logged, Totals, distinct, logged
-from fl_lightning.training.stand_in import StandIn
+from fl_lightning.training.stand_in import Logged, StandIn, distinct, logged, total
 
 Part = Literal["validation", "test"]
 
@@ -171,7 +170,7 @@ class StepModel(nn.Module):
         """
         self.eval()
         self.stand_in.enter(part)
-        module, totals = self.lightning_module, Totals()
+        module, totals = self.lightning_module, dict[tuple[str, str], list[tuple[float, int]]]()
         found, metrics, self.logged = dict[str, float](), dict[str, Metric](), {}
         for metric in _metrics(module):
             metric.distributed_available_fn = bool  # False: every rank sees all batches
@@ -191,12 +190,14 @@ class StepModel(nn.Module):
                 if isinstance(one.value, Metric):
                     metrics[name] = one.value
                 else:
-                    totals.add(name, one, size)
+                    weight = size if one.size is None else one.size
+                    of_batch = float(one.value), weight
+                    totals.setdefault((name, one.reduction), []).append(of_batch)
             self.logged = {}
         call("epoch_end")
         call("end")
         ends = {name: of.value for name, of in self.logged.items()}
-        found |= totals.results()
+        found |= {name: total(reduction, of) for (name, reduction), of in totals.items()}
         self.metrics_by_name |= metrics | {k: v for k, v in ends.items() if isinstance(v, Metric)}
         for name, value in (metrics | ends).items():
             found[name] = computed(value) if isinstance(value, Metric) else float(value)
@@ -241,16 +242,10 @@ class StepModel(nn.Module):
 def _step(step: Callable[..., Any], batch: Any, index: int) -> Any:
     """Call a step, which may leave out the index of the batch."""
     function = getattr(step, "__func__", step)  # without the module, which a cache would keep
-    takes_index = _positions(function) - (function is not step) > 1
-    return step(batch, index) if takes_index else step(batch)
+    return step(batch, index) if _takes_index(function) else step(batch)
 
 
-@lru_cache
-def _positions(function: Callable[..., Any]) -> float:
-    """How many arguments a function takes by position."""
-    kinds = [parameter.kind for parameter in signature(function).parameters.values()]
-    named = Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD
-    return inf if Parameter.VAR_POSITIONAL in kinds else sum(kind not in named for kind in kinds)
+_takes_index = lru_cache(partial(is_param_in_hook_signature, param="batch_idx", min_args=2))
 
 
 def _metrics(module: nn.Module) -> list[Metric]:

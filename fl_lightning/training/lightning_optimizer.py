@@ -114,7 +114,6 @@ def _attributes(optimizer: Optimizer, local: LocalFactory) -> dict[str, Any]:
 
 
 def _with(local: LocalFactory, attributes: dict[str, Any], parameters: Any) -> Optimizer:
-    """A new optimizer with these attributes."""
     made = local(parameters)
     vars(made).update(attributes)
     return made
@@ -176,26 +175,22 @@ def _scheduler(name: str, optimizer: Optimizer, schedulers: Sequence[Any]) -> An
 
 
 def _rates(name: str, optimizer: Optimizer, scheduler: Any, rounds: int) -> list[float]:
-    """The learning rate in each round."""
     optimizer.zero_grad(set_to_none=True)  # or steps would move the module's weights
     (group,), rates = optimizer.param_groups, list[float]()
     before = {k: v for k, v in group.items() if k not in ("params", "lr")}
-    try:
-        for _ in range(rounds):
-            rates.append(float(group["lr"]))
-            changed = [k for k, v in before.items() if group[k] != v]
-            if changed:
-                raise ModelError(
-                    f"the scheduler of {name} changes {changed[0]} too, but a federation takes "
-                    "the learning rate of it alone: leave that out, as by cycle_momentum=False"
-                )
+    for _ in range(rounds):
+        rates.append(float(group["lr"]))
+        if changed := [k for k, v in before.items() if group[k] != v]:
+            raise ModelError(
+                f"the scheduler of {name} changes {changed[0]} too, but a federation takes the "
+                "learning rate of it alone: leave that out, as by cycle_momentum=False"
+            )
+        try:
             optimizer.step()
             scheduler.step()
-    except ModelError:
-        raise
-    except (TypeError, ValueError) as error:
-        raise ModelError(
-            f"optimizer or scheduler of {name} cannot take {rounds} steps ahead "
-            f"({first_sentence(error)}): use others, or give lr="
-        ) from error
+        except (TypeError, ValueError) as error:
+            raise ModelError(
+                f"optimizer or scheduler of {name} cannot take {rounds} steps ahead "
+                f"({first_sentence(error)}): use others, or give lr="
+            ) from error
     return rates

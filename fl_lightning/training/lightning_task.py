@@ -29,9 +29,6 @@ from fl_lightning.training.lightning_module import Part, StepModel
 from fl_lightning.training.lightning_optimizer import local_optimizer
 from fl_lightning.training.task import NAMES, Task, computes_its_loss, labels_loss, owners
 
-OF_SGD = "momentum", "weight_decay", "lr_decay"
-"""Options of the local SGD, which say nothing without its learning rate."""
-
 
 class LightningTask(Task):
     """A LightningModule: its steps are loss and scores, `configure_optimizers` the optimizer.
@@ -150,8 +147,7 @@ class LightningTask(Task):
     ) -> Metrics:
         """What the step of a part logs on some samples, or all, on this rank alone.
 
-        Raises:
-            ModelError: If the module has no such step.
+        A ModelError is raised if the module has no such step.
         """
         step: Part = "test" if part == "test" else "validation"
         if not self.steps.has(step):
@@ -171,8 +167,19 @@ class LightningTask(Task):
 
     def export(self, folder: Path, rounds: int) -> None:
         """Write `model.ckpt`, which `load_from_checkpoint` reads."""
+        module = self.steps.lightning_module
+        content: dict[str, Any] = {
+            "epoch": rounds,
+            "global_step": 0,
+            "pytorch-lightning_version": version("lightning"),
+            "state_dict": {k: t.cpu().clone() for k, t in module.state_dict().items()},
+        }
+        if module.hparams:
+            content["hparams_name"] = module._hparams_name
+            content["hyper_parameters"] = dict(module.hparams)
+        module.on_save_checkpoint(content)
         with atomic(folder / "model.ckpt") as file:
-            torch.save(checkpoint_of(self.steps.lightning_module, rounds), file)
+            torch.save(content, file)
 
 
 class StepEvaluation(Evaluation):
@@ -227,10 +234,9 @@ def task_of(
     batch_size: int,
     given: Iterable[str],
 ) -> Task:
-    """The task of a module, of what a FederatedTrainer takes; `given` names its given options.
+    """The task of what a FederatedTrainer takes, whose given options `given` names.
 
-    Raises:
-        UserError: If they do not fit together.
+    A UserError is raised if they do not fit together.
     """
     if isinstance(module, nn.Module) and not [*module.parameters()]:
         raise UserError(f"{type(module).__name__} has no parameters: there is nothing to train")
@@ -240,7 +246,8 @@ def task_of(
                 f"{type(module).__name__} is a LightningModule, whose steps are its loss and "
                 "metrics: leave out loss and metrics"
             )
-        if "lr" not in given and (useless := [name for name in OF_SGD if name in given]):
+        of_sgd = "momentum", "weight_decay", "lr_decay"
+        if "lr" not in given and (useless := [name for name in of_sgd if name in given]):
             raise UserError(
                 f"{useless[0]} is of the local SGD, but configure_optimizers gives the optimizer: "
                 "give lr too, or leave it out"
@@ -270,18 +277,3 @@ def task_of(
         raise UserError(f"metrics is {metrics!r}: give a list, such as metrics=[{metrics!r}]")
     make_metrics(metrics, 0, torch.device("cpu"))
     return Task(module, found, metrics, batch_size)
-
-
-def checkpoint_of(module: LightningModule, rounds: int) -> dict[str, Any]:
-    """The content of a checkpoint that `load_from_checkpoint` reads."""
-    content: dict[str, Any] = {
-        "epoch": rounds,
-        "global_step": 0,
-        "pytorch-lightning_version": version("lightning"),
-        "state_dict": {k: t.cpu().clone() for k, t in module.state_dict().items()},
-    }
-    if module.hparams:
-        content["hparams_name"] = module._hparams_name
-        content["hyper_parameters"] = dict(module.hparams)
-    module.on_save_checkpoint(content)
-    return content

@@ -39,18 +39,16 @@ STACKED_BELOW = 5_000_000
 grouped ones: by calculation, not yet measured."""
 
 
-def callbacks(
-    given: Sequence[Any], chosen: Sequence[Chosen], data: RunData, folder: Path, task: Any
-) -> list[Any]:
-    """All callbacks as objects: given classes and functions, and the chosen ones, are called.
+def callbacks(given: Sequence[Any], data: RunData, folder: Path, task: Any) -> list[Any]:
+    """All callbacks as objects: classes, functions and chosen ones are called, after the others.
 
     Each gets the parts of the run that it asks for; a function may return several or none.
     Stopping rules and others with a monitor come last: they compare what the rest measures.
     """
-    makers = [Chosen("callback", one, {}) for one in given if _makes_callbacks(one)]
     made = [one for one in given if not _makes_callbacks(one)]
-    for callback in (*makers, *chosen):
-        one = callback.call_with(**vars(data), folder=folder, task=task)
+    for maker in filter(_makes_callbacks, given):
+        chosen = maker if isinstance(maker, Chosen) else Chosen("callback", maker, {})
+        one = chosen.call_with(**vars(data), folder=folder, task=task)
         made += one if isinstance(one, list | tuple) else [] if one is None else [one]
     _check_callbacks(made, data.validation is not None)
     return sorted(made, key=lambda one: isinstance(one, Stopping) or hasattr(one, "monitor"))
@@ -58,7 +56,7 @@ def callbacks(
 
 def _makes_callbacks(given: Any) -> bool:
     """Whether it is a class or function that makes callbacks."""
-    return isclass(given) or isinstance(given, partial) or isfunction(given)
+    return isclass(given) or isinstance(given, partial | Chosen) or isfunction(given)
 
 
 def _check_callbacks(made: Sequence[Any], has_validation: bool) -> None:

@@ -22,8 +22,9 @@ from fl_lightning.distributed.signals import (
     leave,
     stop_on_signals,
 )
+from fl_lightning.distributed.turns import ask
 from fl_lightning.federation.federation import Federation
-from fl_lightning.federation.lockstep import Lockstep
+from fl_lightning.federation.lockstep import LockstepExecutor
 from fl_lightning.federation.sampling import make_sampler
 from fl_lightning.printing import print_any_character
 from fl_lightning.runs.chosen import Chosen
@@ -64,14 +65,13 @@ class Session:
         launch: Makes a launched Fabric of its loggers and callbacks.
         config: What the folder records of the run.
         chosen: The functions that the folder names, to make data and model again.
-        components: The chosen callbacks.
         files: The user's files, which are copied into the folder.
-        callbacks: The user's callbacks.
+        callbacks: The user's callbacks, and the chosen ones.
         further_loggers: The user's loggers.
         augment: Augmentation of training images.
         notes: Gives sentences for the summary, from whether clients send anything.
         words: Changes the sentences that are printed, which name flags.
-        lockstep: Lets its clients train together with those of other runs of this process.
+        lockstep: Whether its clients train with those of other runs (see `run_in_lockstep`).
 
     Attributes:
         run: The run, once its folder is open.
@@ -82,14 +82,13 @@ class Session:
     launch: Callable[..., Fabric]
     config: Config
     chosen: Mapping[str, Chosen] = field(default_factory=dict)
-    components: Sequence[Chosen] = ()
     files: Iterable[Path] = ()
     callbacks: Sequence[Any] = ()
     further_loggers: Sequence[Any] = ()
     augment: CropFlip | None = None
     notes: Callable[[bool], Iterable[str]] = lambda _: ()
     words: Callable[[str], str] = str
-    lockstep: Lockstep | None = None
+    lockstep: bool = False
 
     run: Run = field(init=False)
     federation: Federation = field(init=False)
@@ -135,14 +134,14 @@ class Session:
         task, data, run = made.task, made.data.to(fabric.device), self.run
         o = self.options = replace(self.options, clients=len(data.partition))
         scored = [task.evaluation(d, part, o.evaluate_every) for part, d in data.scored()]
-        own = parts.callbacks(self.callbacks, self.components, data, run.path, task)
+        own = parts.callbacks(self.callbacks, data, run.path, task)
         self.federation = federation = self._simulation(fabric, made, data, own)
         federation.prepare()
         if task.metrics:  # a round later is too late to name a wrong one
             for part, d in data.scored():
                 task.try_out(d, part)
         if self.lockstep:
-            self.lockstep.wait_for_others(federation)
+            ask(federation)
         private = [PrivacyAccountant(federation)] if is_private(made.algorithm) else []
         own = [*task.callbacks, *private, *own]
         directions = {k: v for s in scored for k, v in s.directions.items()}
@@ -221,7 +220,7 @@ class Session:
             clients,
             rounds=o.rounds,
             sampler=make_sampler(o.sampling, o.participation, clients.sizes, private),
-            executor=self.lockstep.executor(make) if self.lockstep else make,
+            executor=partial(LockstepExecutor, make) if self.lockstep else make,
             loss=made.task.loss,
             seed=o.seed,
             state_dir=self.run.path / "clients",
@@ -246,19 +245,16 @@ class Session:
             )
             data.whole.save(self.run.path)
         names = {**self.config, "algorithm": self.method}
-        for note in (*self.notes(federation.cost.uplink > 0), *notes):
-            self._say(note)
-        self._say(summary(o, names, data, federation))
-        for note in effects(self.method, o, federation):
-            self._say(note)
+        about = summary(o, names, data, federation), *effects(self.method, o, federation)
+        for text in (*self.notes(federation.cost.uplink > 0), *notes, *about):
+            self._say(text)
         if federation.round == o.rounds:
             self._say(f"nothing is left to train after {o.rounds} rounds: raise --rounds")
 
     def _fit(self, progress: ProgressBar) -> bool:
         federation = self.federation
         fabric, status = federation.fabric, "failed"
-        stop = self.lockstep.stop_on_signals if self.lockstep else stop_on_signals
-        with stop(partial(federation.request_stop, preempted=True)) as signals:
+        with stop_on_signals(partial(federation.request_stop, preempted=True)) as signals:
             try:
                 federation.fit()
                 status = "success"

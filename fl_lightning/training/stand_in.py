@@ -1,8 +1,25 @@
-"""What a LightningModule finds in the place of its Trainer."""
+"""What stands in for the Trainer of a LightningModule: `self.trainer`, and what takes its logs."""
 
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
+from math import nan
+from numbers import Number
+from operator import add
+from typing import Any, Literal, NamedTuple
+
+from torch import Tensor
+from torchmetrics import Metric
 
 from fl_lightning.errors import ModelError
+from fl_lightning.federation.aggregation import DISTANCES
+
+REDUCTIONS: dict[str, Callable[[float, float], float]] = {
+    "mean": add,  # of numbers times their weights
+    "sum": add,
+    "min": min,
+    "max": max,
+}
+"""How numbers of two batches become one, by `reduce_fx` of `self.log`."""
 
 
 class StandIn:
@@ -36,3 +53,71 @@ class StandIn:
             f"a federation has no self.trainer.{name}, which the module reads itself or by a "
             "method of LightningModule: it has self.current_epoch, the round"
         )
+
+
+class Logged(NamedTuple):
+    """What a step logs by a name.
+
+    Attributes:
+        value: A number or a metric.
+        reduction: One of `REDUCTIONS`.
+        size: The weight of the batch in a mean; None: its rows.
+    """
+
+    value: Any
+    reduction: str
+    size: int | None
+
+
+def logged(
+    kind: str,
+    name: str,
+    value: Any,
+    prog_bar: bool = False,
+    logger: bool | None = None,
+    on_step: bool | None = None,
+    on_epoch: bool | None = None,
+    reduce_fx: str | Callable[..., Any] = "mean",
+    *_: Any,
+    batch_size: int | None = None,
+    **__: Any,
+) -> Logged:
+    """What `self.log(name, value, ...)` of a module of class `kind` asks for.
+
+    A ModelError is raised unless it is one number, of a known reduction and a name of its own.
+    """
+    if name in ("round", "train/loss", "local/lr", *DISTANCES):
+        raise ModelError(
+            f"{kind} logs {name!r}, which is the federation's own number: give it another name"
+        )
+    number = value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, Number | Metric)
+    if not number:
+        given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.60}"
+        raise ModelError(f"{kind} logs {name!r} of {given}: log one number")
+    reduction = getattr(reduce_fx, "__name__", reduce_fx)
+    if reduction not in REDUCTIONS:
+        raise ModelError(
+            f"{kind} logs {name!r} with reduce_fx={reduction!r}: give one of "
+            f"{', '.join(REDUCTIONS)}"
+        )
+    return Logged(value, reduction, batch_size)
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """The names of what a training step logs; a ModelError if one is a statistic of another."""
+    for name in (listed := [*names]):
+        ends = "_std", "_worst10"  # as `over_clients` names them
+        if shared := [name + end for end in ends if name + end in listed]:
+            raise ModelError(
+                f"a training step logs {name!r} and {shared[0]!r}, which names a statistic of the "
+                "first over clients: give the second another name"
+            )
+    return listed
+
+
+def total(reduction: str, batches: Sequence[tuple[float, int]]) -> float:
+    """The number of all batches, of that of each and its weight in a mean; NaN of no rows."""
+    numbers = [n * weight if reduction == "mean" else n for n, weight in batches]
+    found = reduce(REDUCTIONS[reduction], numbers)
+    whole = sum(weight for _, weight in batches) if reduction == "mean" else 1
+    return found / whole if whole else nan

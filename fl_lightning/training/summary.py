@@ -77,8 +77,10 @@ def effects(name: str, o: Options, federation: Federation) -> Iterator[str]:
     cohort = largest_cohort(federation.sampler, total)
     if o.sampling == "weighted" and algorithm.weight is by_size and cohort < total:
         yield f"{name} weighs clients by their samples, as --sampling does: they count twice"
+    terms = [term.inner if isinstance(term, WrappedTerm) else term for term in algorithm.terms]
+    makes_models = any(type(term).personal is not Term.personal for term in terms)
     personal = algorithm.predict is not from_logits or algorithm.trains == "body"
-    if not o.finetune_epochs and (personal or _makes_models(algorithm)):
+    if not o.finetune_epochs and (personal or makes_models):
         yield f"{name} trains clients' own models: score them with --finetune-epochs 1,5"
     if o.sampling != "bernoulli" and _differs(cohort / total, o.participation):
         yield f"--participation {o.participation:g} of {total:,} clients is {cohort:,} a round"
@@ -158,12 +160,6 @@ def _personal(recorded: Scalars) -> str:
 def _differs(actual: float, asked: float) -> bool:
     """Whether rounding to whole clients or steps changes a number by more than a tenth."""
     return abs(actual - asked) > 0.1 * asked
-
-
-def _makes_models(algorithm: Algorithm) -> bool:
-    """Whether a term gives clients models that are not the global one."""
-    terms = [term.inner if isinstance(term, WrappedTerm) else term for term in algorithm.terms]
-    return any(type(term).personal is not Term.personal for term in terms)
 
 
 def _local_optimizer(algorithm: Algorithm, o: Options) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from fl_lightning.algorithms import modifiers
 from fl_lightning.distributed.turns import Turn
 from fl_lightning.errors import UserError
-from fl_lightning.federation.lockstep import Lockstep, ProgramError
+from fl_lightning.federation.lockstep import ProgramError, run_in_lockstep
 from fl_lightning.runs.config import Config
 from fl_lightning.training.session import Parts, Session
 
@@ -78,17 +78,16 @@ def fit_together(
     folders = [session.options.run_dir for session in sessions if session.options.run_dir]
     if twice := next((folder for folder in folders if folders.count(folder) > 1), None):
         raise UserError(f"two runs have the folder {twice}: give each a run_dir of its own")
-    lockstep = Lockstep()
     for session in sessions:
         o = session.options
         session.options = replace(o, executor="stacked", parallel_clients=o.width)
-        session.lockstep = lockstep
+        session.lockstep = True
     contexts = within or [nullcontext, *[partial(redirect_stdout, StringIO())] * (len(runs) - 1)]
     turns = [
         Turn(partial(session.fit, make), context)
         for (session, make), context in zip(runs, contexts, strict=True)
     ]
-    lockstep.run(turns)
+    run_in_lockstep(turns)
     errors = [turn.error for turn in turns]
     for error in errors:
         if isinstance(error, ProgramError):

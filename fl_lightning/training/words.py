@@ -21,11 +21,8 @@ def as_arguments(sentence: str) -> str:
         >>> as_arguments("srun --ntasks 2 in my--run")
         'srun --ntasks 2 in my--run'
     """
-    return FLAG.sub(_argument, CONTINUE.sub(_continue, sentence))
-
-
-def _continue(command: re.Match[str]) -> str:
-    return f'run_dir="{split(command[1])[0]}" and --resume'
+    named = CONTINUE.sub(lambda found: f'run_dir="{split(found[1])[0]}" and --resume', sentence)
+    return FLAG.sub(_argument, named)
 
 
 def _argument(flag: re.Match[str]) -> str:

@@ -13,25 +13,24 @@ from torch.optim import SGD
 
 from fl_lightning import Federation, UserError, algorithms, linear
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.distributed.turns import Turn
+from fl_lightning.distributed.turns import Turn, ask
 from fl_lightning.executors import GraphExecutor
-from fl_lightning.federation.lockstep import Lockstep
+from fl_lightning.federation.lockstep import LockstepExecutor, run_in_lockstep
 from fl_lightning.terms import MSAM
 
 
 def together(make: Any, runs: list[dict[str, Any]], executor: Any = STACKED) -> list[Federation]:
     """Federations of these options, after their rounds in lockstep."""
-    lockstep = Lockstep()
 
     def run(options: dict[str, Any]) -> Federation:
-        made: Federation = make(executor=lockstep.executor(executor), **options)
+        made: Federation = make(executor=partial(LockstepExecutor, executor), **options)
         made.prepare()
-        lockstep.wait_for_others(made)
+        ask(made)
         made.fit()
         return made
 
     turns = [Turn(partial(run, options)) for options in runs]
-    lockstep.run(turns)
+    run_in_lockstep(turns)
     for turn in turns:
         if turn.error:
             raise turn.error

@@ -61,7 +61,7 @@ def test_what_compares_a_scalar_comes_behind_what_measures_it() -> None:
     measures = SimpleNamespace(on_round_end=print)
     compares = SimpleNamespace(on_round_end=print, monitor="mine")
     none: Any = SimpleNamespace(validation=None), Path(), None
-    assert parts.callbacks([compares, measures], [], *none) == [measures, compares]
+    assert parts.callbacks([compares, measures], *none) == [measures, compares]
 
 
 @KINDS
