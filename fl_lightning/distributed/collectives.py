@@ -46,7 +46,11 @@ def ranks_where(fabric: Fabric, here: bool) -> list[int]:
 
 
 def check_shared_folder(fabric: Fabric, folder: Path) -> None:
-    """Raise a UserError on every rank if one does not see what rank 0 writes in a folder."""
+    """Refuse a folder that the ranks, on several machines, do not share. All ranks call it.
+
+    Raises:
+        UserError: On every rank, if one of them does not see what rank 0 has written.
+    """
     if fabric.world_size == 1:
         return
     token, file = str(fabric.broadcast(secrets.token_hex())), folder / ".shared"

@@ -163,9 +163,10 @@ _SHARED: dict[str, Callable[[Federation], Any]] = {
 
 
 def check_one_program(federations: Sequence[Federation]) -> None:
-    """Raise a ProgramError unless the clients of these federations can be rows of one program.
+    """Try whether the clients of these federations can be rows of one program.
 
-    Nothing but numbers may differ, and no term may need them as numbers in place of tensors.
+    Raises:
+        ProgramError: If something differs that is no number, or a term needs numbers, not tensors.
     """
     first, *others = federations
     algorithms = [federation.server.scheduled for federation in federations]

@@ -41,7 +41,11 @@ class RowFiles:
         self._unsynced = set[Path]()
 
     def read(self, slot: int, client: int, row: Row) -> Row:
-        """Read a row into these tensors on the CPU; a DamagedRowError if it has changed there."""
+        """Read a row into these tensors on the CPU.
+
+        Raises:
+            DamagedRowError: If the file does not hold it as it was written.
+        """
         crc, path = client, self._path(slot)
         with path.open("rb") as file:
             file.seek(client * self._stride)

@@ -25,9 +25,13 @@ PRECISIONS = "32-true", "bf16-mixed"
 
 
 def freeze_others(module: nn.Module, trained: Part | None) -> list[str]:
-    """Freeze the parameters outside of the part that is trained; None is all. Gives their names.
+    """Freeze the parameters that are not of the part that is trained; None is all of them.
 
-    A ModelError is raised if nothing would be left to train.
+    Returns:
+        Their names.
+
+    Raises:
+        ModelError: If nothing would be left to train.
     """
     if trained is None:
         return []

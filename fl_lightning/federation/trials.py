@@ -34,9 +34,12 @@ from fl_lightning.federation.local_training import LocalTraining
 def try_visit(training: LocalTraining) -> None:
     """Let the first client of the next cohort take one step on two samples.
 
-    It raises the UserError of an executor, a term or aggregation weights that refuse model or data.
-    Any other error is ignored, since two samples may be too few for parts of a batch: a round
-    raises it again, and names the client. Afterwards the module's weights are undefined.
+    It finds what executor and terms refuse in model and data. Any other error is ignored, since two
+    samples may be too few for parts of a batch: a round raises it again, and names the client.
+    Afterwards the module's weights are undefined.
+
+    Raises:
+        UserError: If the executor, a term or the aggregation weights refuse them.
     """
     executor, samples, server = training.executor, training.clients.dataset, training.server
     two = torch.arange(2, device=samples.device) % len(samples)
@@ -150,7 +153,11 @@ def _forward(
     training: bool = True,
     first: int = 0,
 ) -> tuple[Any, Any]:
-    """The model's output for some samples, from the first on, and their targets."""
+    """The model's output for some samples, from the first on, and their targets.
+
+    Raises:
+        ModelError: If the model changes its input or a parameter in place, or replaces a buffer.
+    """
     data, device = clients.dataset, next(module.parameters()).device
     index = (first + torch.arange(samples, device=data.device)) % len(data)
     x, y = data.inputs(index), data.targets(index)
@@ -214,7 +221,11 @@ def _check_classes(loss: TaskLoss, out: Any, data: DeviceDataset, module: nn.Mod
 
 
 def _checked_loss(loss: TaskLoss, out: Any, y: Any, module: nn.Module) -> Tensor:
-    """The loss of two samples; a ModelError if it is none, no mean, or broadcasts its tensors."""
+    """The loss of two samples.
+
+    Raises:
+        ModelError: If it cannot be computed, is no mean, or broadcasts outputs and targets.
+    """
     name = getattr(loss, "__name__", type(loss).__name__)
     if (reduction := option(loss, "reduction", "mean")) != "mean":
         raise ModelError(f"{name} has the reduction {reduction!r}: give reduction='mean'")

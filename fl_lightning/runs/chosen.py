@@ -142,7 +142,11 @@ def number_names(*targets: Any) -> tuple[str, ...]:
 
 
 def build_model(factory: Chosen, train: DeviceDataset, seed: int) -> nn.Module:
-    """The model for samples of this data set, of the run's seed; a UserError if it is none."""
+    """The model for samples of this data set, with weights drawn from the run's seed.
+
+    Raises:
+        UserError: If it is none.
+    """
     sizes = {
         "classes": train.num_classes,
         "channels": train.shape[0],

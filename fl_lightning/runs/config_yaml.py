@@ -43,10 +43,13 @@ def dump(content: Any) -> str:
 
 
 def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
-    """Make `{"algorithm": "fedsam", "algorithm.rho": 0.1}` of nested options; both may be given.
+    """Flatten `{"algorithm": {"name": "fedsam", "rho": 0.1}}`.
 
-    They are nested in `{"algorithm": {"name": "fedsam", "rho": 0.1}}`. A UserError is raised if an
-    option is there in both spellings.
+    Returns:
+        `{"algorithm": "fedsam", "algorithm.rho": 0.1}`.
+
+    Raises:
+        UserError: If an option is there in both spellings.
     """
     result: dict[str, Any] = {}
     for key, value in nested.items():

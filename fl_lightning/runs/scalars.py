@@ -32,7 +32,11 @@ def higher_is_better(tag: str) -> bool:
 
 
 def read_scalars(path: Path) -> Scalars:
-    """Read `metrics.csv`, but for a line that is still written; a UserError if it is no table."""
+    """Read `metrics.csv`; a last line that is still being written does not count.
+
+    Raises:
+        UserError: If the file is no such table.
+    """
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         columns = list(reader.fieldnames or [])

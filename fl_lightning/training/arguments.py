@@ -46,7 +46,8 @@ OPTIONS = tuple(f.name for f in fields(Options) if f.name not in ELSEWHERE)
 def read_options(given: dict[str, Any]) -> tuple[Options, LaunchOptions]:
     """Split the trainer's options into options of a run and options of Fabric.
 
-    A UserError is raised for one that does not exist, is out of range, or has no effect.
+    Raises:
+        UserError: If there is no such option, or it is out of range or without effect.
     """
     for name in given:
         if name not in OPTIONS + LAUNCH:

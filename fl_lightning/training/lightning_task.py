@@ -147,7 +147,8 @@ class LightningTask(Task):
     ) -> Metrics:
         """What the step of a part logs on some samples, or all, on this rank alone.
 
-        A ModelError is raised if the module has no such step.
+        Raises:
+            ModelError: If the module has no such step.
         """
         step: Part = "test" if part == "test" else "validation"
         if not self.steps.has(step):
@@ -234,9 +235,10 @@ def task_of(
     batch_size: int,
     given: Iterable[str],
 ) -> Task:
-    """The task of what a FederatedTrainer takes, whose given options `given` names.
+    """The task of a module, of what a FederatedTrainer takes; `given` names its given options.
 
-    A UserError is raised if they do not fit together.
+    Raises:
+        UserError: If they do not fit together.
     """
     if isinstance(module, nn.Module) and not [*module.parameters()]:
         raise UserError(f"{type(module).__name__} has no parameters: there is nothing to train")

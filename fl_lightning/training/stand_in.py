@@ -84,7 +84,9 @@ def logged(
 ) -> Logged:
     """What `self.log(name, value, ...)` of a module of class `kind` asks for.
 
-    A ModelError is raised unless it is one number, of a known reduction and a name of its own.
+    Raises:
+        ModelError: If the value is no single number, there is no such reduction, or the name is the
+            federation's.
     """
     if name in ("round", "train/loss", "local/lr", *DISTANCES):
         raise ModelError(
