@@ -30,6 +30,9 @@ from fl_lightning.errors import ModelError, UserError, first_sentence
 from fl_lightning.executors import RoundInputs, SequentialExecutor
 from fl_lightning.federation.local_training import LocalTraining
 
+ONE_SAMPLE = "more than 1 value per channel"
+"""PyTorch's message for a batch that BatchNorm cannot normalize."""
+
 
 def try_visit(training: LocalTraining) -> None:
     """Let the first client of the next cohort take one step on two samples.
@@ -131,7 +134,7 @@ def dry_run(
         except (torch.OutOfMemoryError, ModelError):
             raise
         except Exception as error:
-            if "more than 1 value per channel" not in str(error):  # as BatchNorm says
+            if ONE_SAMPLE not in str(error):
                 raise ModelError(
                     f"{class_name(module)} cannot take a batch of one sample, as an epoch may end "
                     f"with ({type(error).__name__}: {first_sentence(error)}): keep the batch's "

@@ -22,8 +22,14 @@ from fl_lightning.runs.options import Options
 PLACE = frozenset({"run_dir", "resume"})
 """Options that say where a run lies: no part of it."""
 
+OF_SOME_ALGORITHMS = frozenset({"lr", "momentum", "weight_decay", "clip_norm"})
+"""Options that a run lacks if its algorithm has a local optimizer of its own."""
+
 DOWNLOADED = frozenset(chain.from_iterable(map(functions, (sources, folder_sources, medmnist))))
 """Data sources whose data set is the same in any folder; for others it is what the folder holds."""
+
+OF_PROGRAM = frozenset({"data", "model", "code", "precision"})
+"""What runs of one program share beside the options that are marked so (`OfProgram`)."""
 
 
 class Config(dict[str, Any]):
@@ -102,7 +108,7 @@ class Config(dict[str, Any]):
 
     def program(self) -> dict[str, Any]:
         """The options that runs share which train as one program, beside their methods."""
-        shared = {"data", "model", "code", "precision"} | marks(Options, OfProgram).keys()
+        shared = OF_PROGRAM | marks(Options, OfProgram).keys()
         return {name: value for name, value in self.items() if name.partition(".")[0] in shared}
 
     def check_resumption(self, now: "Config") -> None:
@@ -182,8 +188,6 @@ def component_defaults(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
 
 EFFECTS = marks(Options, Effect)
 """The effects of the general options that have one."""
-
-OF_SOME_ALGORITHMS = frozenset({"lr", "momentum", "weight_decay", "clip_norm"})
 
 DEFAULTS = {
     f.name: plain(f.default) for f in fields(Options) if f.name not in PLACE | OF_SOME_ALGORITHMS

@@ -19,11 +19,13 @@ SCORES = (
 NO_SCORES = "loss std gap drop variance"
 """Words in names of losses, and of how far scores lie apart."""
 
+OF_CLIENTS = "test/clients", "test/clients_worst10", "test/local"
+"""Accuracies over clients."""
+
 
 def higher_is_better(tag: str) -> bool:
     """Whether larger values of a scalar are better, by its name, as `val_mIoU` or `BinaryAUROC`."""
-    of_clients = "test/clients", "test/clients_worst10", "test/local"  # accuracies
-    if tag.startswith("test/class_") or tag in of_clients:
+    if tag.startswith("test/class_") or tag in OF_CLIENTS:
         return True
     split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", tag)
     words = {*re.findall("[a-z0-9]+", f"{tag} {split}".lower())}

@@ -13,6 +13,12 @@ from torchmetrics import Metric
 from fl_lightning.errors import ModelError
 from fl_lightning.federation.aggregation import DISTANCES
 
+OF_ROUND = {"round", "train/loss", "local/lr", *DISTANCES}
+"""Names of numbers that a round has in any case."""
+
+STATISTICS = "_std", "_worst10"
+"""How names of statistics over clients end, besides the mean (see `over_clients`)."""
+
 REDUCTIONS: dict[str, Callable[[float, float], float]] = {
     "mean": add,  # of numbers times their weights
     "sum": add,
@@ -88,7 +94,7 @@ def logged(
         ModelError: If the value is no single number, there is no such reduction, or the name is the
             federation's.
     """
-    if name in ("round", "train/loss", "local/lr", *DISTANCES):
+    if name in OF_ROUND:
         raise ModelError(
             f"{kind} logs {name!r}, which is the federation's own number: give it another name"
         )
@@ -108,8 +114,7 @@ def logged(
 def distinct(names: Iterable[str]) -> list[str]:
     """The names of what a training step logs; a ModelError if one is a statistic of another."""
     for name in (listed := [*names]):
-        ends = "_std", "_worst10"  # as `over_clients` names them
-        if shared := [name + end for end in ends if name + end in listed]:
+        if shared := [name + end for end in STATISTICS if name + end in listed]:
             raise ModelError(
                 f"a training step logs {name!r} and {shared[0]!r}, which names a statistic of the "
                 "first over clients: give the second another name"
