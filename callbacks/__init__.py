@@ -22,13 +22,7 @@ A callback may need something in the training. A recipe's run gives it what its 
 
 import re
 
-from fl_lightning.callbacks import (
-    client_measures,
-    client_scores,
-    early_stopping,
-    global_measures,
-    perturbation,
-)
+from fl_lightning.callbacks import client_measures, early_stopping, global_measures, perturbation
 from fl_lightning.callbacks.bases import Measure as Measure
 from fl_lightning.callbacks.bases import Stopping as Stopping
 from fl_lightning.callbacks.checkpoint import Checkpoint as Checkpoint
@@ -37,11 +31,11 @@ from fl_lightning.callbacks.client_measures import Diagnostics as Diagnostics
 from fl_lightning.callbacks.client_measures import Gradients as Gradients
 from fl_lightning.callbacks.client_measures import LocalModels as LocalModels
 from fl_lightning.callbacks.client_measures import StateNorms as StateNorms
-from fl_lightning.callbacks.client_scores import ClientScores as ClientScores
 from fl_lightning.callbacks.early_stopping import EarlyStopping as EarlyStopping
 from fl_lightning.callbacks.early_stopping import GrowthStopping as GrowthStopping
 from fl_lightning.callbacks.evaluation import Evaluation as Evaluation
 from fl_lightning.callbacks.global_measures import ClassAccuracy as ClassAccuracy
+from fl_lightning.callbacks.global_measures import ClientScores as ClientScores
 from fl_lightning.callbacks.global_measures import EvaluateModels as EvaluateModels
 from fl_lightning.callbacks.global_measures import Sharpness as Sharpness
 from fl_lightning.callbacks.global_measures import TrainingScores as TrainingScores
@@ -52,7 +46,7 @@ from fl_lightning.callbacks.progress import ProgressBar as ProgressBar
 from fl_lightning.callbacks.tensorboard import TensorBoard as TensorBoard
 from fl_lightning.callbacks.tensorboard import partition_heat_map as partition_heat_map
 
-OFFERED = client_measures, client_scores, early_stopping, global_measures, perturbation
+OFFERED = client_measures, early_stopping, global_measures, perturbation
 """The modules whose classes `--callback` offers by name."""
 
 CALLBACKS = {

@@ -64,14 +64,10 @@ class Checkpoint:
         self.run, self.folder, self.every, self.keep = folder, folder / "checkpoints", every, keep
         self.monitor, self.config = monitor, config
         self.upwards = higher_is_better(monitor) if upwards is None else upwards
-        stateful = [
-            c for c in callbacks if hasattr(c, "state_dict") and hasattr(c, "load_state_dict")
-        ]
+        stateful = [c for c in callbacks if {"state_dict", "load_state_dict"} <= {*dir(c)}]
         names = [type(callback).__name__ for callback in stateful]
-        self.callbacks: dict[str, Any] = {
-            f"{names[k]} {names[:k].count(names[k])}": callback
-            for k, callback in enumerate(stateful)
-        }
+        keys = [f"{name} {names[:k].count(name)}" for k, name in enumerate(names)]
+        self.callbacks: dict[str, Any] = dict(zip(keys, stateful, strict=True))
         self._saved, self._took = monotonic(), 0.0
         self.best, self.last_only = -inf, frozenset[str]()
         self.kept: list[str] = []  # its own files, the newest last: others may retain rows too

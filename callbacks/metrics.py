@@ -10,6 +10,7 @@ import torch
 import torchmetrics
 from torch import Tensor
 from torchmetrics import Metric, classification
+from torchmetrics.classification import MulticlassF1Score
 from torchmetrics.text import Perplexity
 from torchmetrics.utilities import dim_zero_cat
 
@@ -120,52 +121,19 @@ class MulticlassAUROC(classification.MulticlassAUROC):
             return super().compute()[(count > 0) & (count < len(y))].mean()
 
 
-def accuracy() -> Metric:
-    """The share of samples, or of tokens, whose class has the highest score."""
-    return Accuracy()
-
-
-def auroc(classes: int) -> Metric:
-    """The area under the receiver operating characteristic, of two classes or the mean over all."""
-    return BinaryAUROC() if classes <= 2 else MulticlassAUROC(classes)
-
-
-def f1(classes: int) -> Metric:
-    """The F1 score, of two classes or the mean over all."""
-    if classes <= 2:
-        return BinaryF1()
-    return classification.MulticlassF1Score(classes, average="macro")
-
-
-def mae() -> Metric:
-    """The mean absolute error."""
-    return torchmetrics.MeanAbsoluteError()
-
-
-def mse() -> Metric:
-    """The mean squared error."""
-    return torchmetrics.MeanSquaredError()
-
-
-def rmse() -> Metric:
-    """The root of the mean squared error."""
-    return torchmetrics.MeanSquaredError(squared=False)
-
-
-def r2() -> Metric:
-    """The coefficient of determination, the share of the variance that is explained."""
-    return R2()
-
-
-def perplexity() -> Metric:
-    """The exponential of the mean loss of a token."""
-    return Perplexity(ignore_index=IGNORED)
-
-
 METRICS: dict[str, Callable[..., Metric]] = {
-    make.__name__: make for make in (accuracy, auroc, f1, mae, mse, perplexity, r2, rmse)
+    "accuracy": Accuracy,
+    "auroc": lambda classes: BinaryAUROC() if classes <= 2 else MulticlassAUROC(classes),
+    "f1": lambda classes: BinaryF1() if classes <= 2 else MulticlassF1Score(classes),
+    "mae": lambda: torchmetrics.MeanAbsoluteError(),
+    "mse": lambda: torchmetrics.MeanSquaredError(),
+    "perplexity": lambda: Perplexity(ignore_index=IGNORED),
+    "r2": R2,
+    "rmse": lambda: torchmetrics.MeanSquaredError(squared=False),
 }
-"""The metrics by name; each function takes the number of classes if it needs it."""
+"""The metrics by name; each maker takes the number of classes if it needs it.
+
+Of more than two classes auroc and f1 are means over them."""
 
 
 def make_metrics(

@@ -1,7 +1,5 @@
 """Handwritten digits of scikit-learn, no download: 20 clients with few classes each.
 
-Run it:
-
     python recipes/digits.py
     python recipes/digits.py --algorithm scaffold --rounds 50
     fabric run recipes/digits.py --algorithm fedlesam -- --help

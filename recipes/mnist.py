@@ -1,7 +1,5 @@
 r"""MNIST, Fashion-MNIST or EMNIST letters on 100 clients with Dirichlet labels.
 
-Run it:
-
     python recipes/mnist.py
     python recipes/mnist.py --data emnist_letters_aj \
         --model.hidden 100,100 --algorithm feddyn

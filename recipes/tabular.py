@@ -1,7 +1,5 @@
 """Any CSV file: one column is the target, one names the client of each row.
 
-Run it:
-
     python recipes/tabular.py --data file.csv --data.target score --data.clients user --loss mse
     python recipes/tabular.py --data file.csv --data.target kind --data.clients site
 """

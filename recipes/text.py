@@ -1,7 +1,5 @@
 """Next characters of a text with a Transformer or an LSTM; no download, topics are clients.
 
-Run it:
-
     python recipes/text.py
     python recipes/text.py --model char_lstm --lr 1
     python recipes/text.py --data text_folder --data-dir path/to/folder

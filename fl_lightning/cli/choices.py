@@ -11,7 +11,7 @@ from fl_lightning import models
 from fl_lightning.algorithms import modifiers
 from fl_lightning.algorithms.registry import ALGORITHMS, functions
 from fl_lightning.cli.arguments import NEEDED, Option, options_of
-from fl_lightning.data import CropFlip, folder_sources, medmnist, row_sources, schemes, sources
+from fl_lightning.data import CropFlip, folder_sources, row_sources, schemes, sources
 from fl_lightning.data.image_folder import domain_folder, image_folder
 from fl_lightning.errors import UserError, nearest
 from fl_lightning.runs.code import search_first
@@ -22,7 +22,7 @@ SIZES = "inputs", "classes", "channels", "size", "vocabulary"
 
 SOURCES = {
     name: source
-    for module in (sources, folder_sources, row_sources, medmnist)
+    for module in (sources, folder_sources, row_sources)
     for name, source in functions(module).items()
 } | {"image_folder": image_folder, "domain_folder": domain_folder}
 """The data sources of the package by name."""

@@ -8,10 +8,10 @@ from fl_lightning.data.client_data import Batches as Batches
 from fl_lightning.data.client_data import ClientData as ClientData
 from fl_lightning.data.dataset import DeviceDataset as DeviceDataset
 from fl_lightning.data.federated import FederatedData as FederatedData
+from fl_lightning.data.held_out import hold_out as hold_out
+from fl_lightning.data.held_out import hold_out_of_clients as hold_out_of_clients
+from fl_lightning.data.held_out import matched_test_split as matched_test_split
+from fl_lightning.data.held_out import own_test_split as own_test_split
 from fl_lightning.data.image_folder import domain_folder as domain_folder
 from fl_lightning.data.image_folder import image_folder as image_folder
-from fl_lightning.data.matched_test import matched_test_split as matched_test_split
-from fl_lightning.data.matched_test import own_test_split as own_test_split
 from fl_lightning.data.partition import Partition as Partition
-from fl_lightning.data.validation import hold_out as hold_out
-from fl_lightning.data.validation import hold_out_of_clients as hold_out_of_clients

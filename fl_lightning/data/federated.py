@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
@@ -10,15 +10,17 @@ from torch.utils._pytree import tree_leaves
 from fl_lightning.core.randomness import derived_seed
 from fl_lightning.data.columns import standardize_columns
 from fl_lightning.data.data_module import module_rows
+from fl_lightning.data.held_out import hold_out_of_clients, owners_of_held
 from fl_lightning.data.hub import class_names, hub_columns, read_hub
 from fl_lightning.data.owners import owners_in, partition_of
 from fl_lightning.data.partition import Partition, smallest_median_largest
 from fl_lightning.data.partitions import Scheme
 from fl_lightning.data.rows import Rows, at, check_alike, checked_rows, raw_rows, tensors
-from fl_lightning.data.tables import TableLike, read_table
 from fl_lightning.data.targets import check_classes, divided, labels_of
-from fl_lightning.data.validation import hold_out_of_clients, owners_of_held
 from fl_lightning.errors import UserError
+
+if TYPE_CHECKING:
+    from fl_lightning.data.tables import TableLike
 
 
 class FederatedData:
@@ -86,8 +88,7 @@ class FederatedData:
             self.divided(self.train)
         labels = labels_of(self.train, target)
         self.partition, self.names = partition_of(clients, total, labels, seed)
-        if self.classes:
-            check_classes(self.train, target, self.classes, "train")
+        check_classes(self.train, target, self.classes, "train")
         self.parts, self._left = dict[str, Partition](), 1.0
         self.test = self._part("test", test, column)
         self.validation = self._part("validation", validation, column)
@@ -103,17 +104,14 @@ class FederatedData:
         rows: Rows = tensors(raw, part)
         checked_rows(rows, part)
         check_alike(rows, part, self.train)
-        if self.classes:
-            check_classes(rows, self.target, self.classes, part)
+        check_classes(rows, self.target, self.classes, part)
         return rows
 
     def _hold_out(self, part: str, fraction: float) -> Rows:
         """Take a fraction of each client's rows, and keep whose they are."""
         if not 0 < fraction < self._left:
-            raise UserError(
-                f"{part} is {fraction}: give a fraction above 0 that leaves rows to train on, or "
-                "rows of the structure of train"
-            )
+            left = "above 0 that leaves rows to train on, or rows like those of train"
+            raise UserError(f"{part} is {fraction}: give a fraction {left}")
         before, seed = self.partition, derived_seed(self.seed, part)
         self.partition, held = hold_out_of_clients(before, fraction / self._left, seed)
         self._left -= fraction
@@ -161,13 +159,13 @@ class FederatedData:
     @classmethod
     def from_table(
         cls,
-        table: TableLike,
+        table: "TableLike",
         *,
         target: str,
         clients: Any,
         columns: Sequence[str] | None = None,
-        test: TableLike | float | None = 0.2,
-        validation: TableLike | float | None = None,
+        test: "TableLike | float | None" = 0.2,
+        validation: "TableLike | float | None" = None,
         standardize: bool = True,
         standardize_target: bool = False,
         classes: Sequence[str] | None = None,
@@ -202,10 +200,12 @@ class FederatedData:
             data = fl.FederatedData.from_table("flights.csv", target="delay", clients="carrier")
             net = nn.Linear(data.inputs, 1)
         """
+        from fl_lightning.data.tables import read_table  # here, because pandas takes time
+
         owner = clients if isinstance(clients, str) else None
         made = read_table(table, target, owner, classes, columns)
 
-        def read(other: TableLike, part: str) -> tuple[Tensor, Tensor]:
+        def read(other: "TableLike", part: str) -> tuple[Tensor, Tensor]:
             held = read_table(other, target, None, made.classes, made.columns)
             return held.x, held.y
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fl_lightning.errors import UserError
 from fl_lightning.files import atomic
@@ -56,10 +57,7 @@ class Partition:
         narrow = torch.int16 if clients <= 2**15 else torch.int32  # is sorted in half the time
         order = owners.to(narrow).argsort(stable=True)
         sizes = owners.bincount(minlength=clients)
-        return cls(
-            order if samples is None else samples[order],
-            torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]),
-        )
+        return cls(order if samples is None else samples[order], pad(sizes.cumsum(0), (1, 0)))
 
     @classmethod
     def from_lists(cls, lists: Iterable[Iterable[int]]) -> "Partition":
@@ -118,13 +116,13 @@ class Partition:
     def subset(self, clients: Tensor) -> "Partition":
         """The partition of these clients, (m,) int64, at the cost of these alone."""
         sizes = self.offsets[clients + 1] - self.offsets[clients]
-        offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+        offsets = pad(sizes.cumsum(0), (1, 0))
         shift = (self.offsets[clients] - offsets[:-1]).repeat_interleave(sizes)
         return Partition(self.indices[torch.arange(len(shift)) + shift], offsets)
 
     def where(self, kept: Tensor) -> "Partition":
         """The partition without some samples; `kept`, (total,) bool, has the order of `indices`."""
-        ends = torch.cat([self.offsets.new_zeros(1), kept.cumsum(0)])
+        ends = pad(kept.cumsum(0), (1, 0))
         return Partition(self.indices[kept], ends[self.offsets])
 
     def histogram(self, y: Tensor, num_classes: int) -> Tensor:

@@ -4,20 +4,20 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import Any, TypeAlias
 
 import numpy as np
+import pandas
 import torch
+from pandas import CategoricalDtype, DataFrame, Index, Series
+from pandas.api import types
 from torch import Tensor
 
 from fl_lightning.data.columns import BLOCK, Rounding, check_finite
 from fl_lightning.data.rows import check_columns
 from fl_lightning.errors import UserError, nearest
 
-if TYPE_CHECKING:
-    from pandas import DataFrame, Index, Series
-
-TableLike: TypeAlias = Union["DataFrame", PathLike[str], str]
+TableLike: TypeAlias = DataFrame | PathLike[str] | str
 """A frame, or the path of a CSV file."""
 
 
@@ -51,14 +51,12 @@ def read_table(
 
     `owner` is the column of owners, if there is one.
     """
-    import pandas
-
     targets: list[Any] = []
     owners: list[Any] = []
     names: list[str] = []
     rounding = Rounding()
 
-    def read(chunks: Iterator["DataFrame"]) -> Iterator[np.ndarray]:
+    def read(chunks: Iterator[DataFrame]) -> Iterator[np.ndarray]:
         for chunk in chunks:
             names[:] = _input_columns(chunk, target, owner, columns)
             targets.append(chunk[target])
@@ -69,7 +67,7 @@ def read_table(
                 part = chunk.iloc[start : start + step][names]
                 yield rounding.of(part.to_numpy(dtype=np.float64, na_value=np.nan))
 
-    if isinstance(table, pandas.DataFrame):
+    if isinstance(table, DataFrame):
         x = _in_memory(read(iter([table])), len(table))
     else:
         x = _mapped(read(_chunks(table, target, owner)))
@@ -79,15 +77,13 @@ def read_table(
     return Table(x, y, _numbered(_joined(owners)) if owners else None, names, found)
 
 
-def _chunks(path: Any, target: str, owner: str | None) -> Iterator["DataFrame"]:
+def _chunks(path: Any, target: str, owner: str | None) -> Iterator[DataFrame]:
     """The frames of a CSV file; texts of target and owners are categories."""
-    import pandas
-
     kinds: dict[Any, Any] = {} if owner is None else {owner: str}
     try:
         # of the first row, since pandas would rename a second column and cut rows that are longer
         names = pandas.read_csv(path, nrows=2, header=None, dtype=str).iloc[0]
-        _check_unique(pandas.Index(names.dropna()))
+        _check_unique(Index(names.dropna()))
         step = max(1, 4 * BLOCK // len(names))  # categories of each chunk are merged
         # all columns are read: with some, pandas would accept rows longer than the header
         chunks = pandas.read_csv(
@@ -96,7 +92,7 @@ def _chunks(path: Any, target: str, owner: str | None) -> Iterator["DataFrame"]:
         with chunks:
             for chunk in chunks:
                 for name in {target, owner} & {*chunk}:
-                    if not pandas.api.types.is_numeric_dtype(chunk[name]):
+                    if not types.is_numeric_dtype(chunk[name]):
                         chunk[name] = chunk[name].astype("category")
                         found = chunk[name].cat.categories.to_series()
                         if name != owner and 0 < len(words := _no_numbers(found)) < len(found):
@@ -118,11 +114,9 @@ def _check_unique(names: "Index[Any]") -> None:
 
 
 def _input_columns(
-    frame: "DataFrame", target: str, owner: str | None, columns: Sequence[str] | None
+    frame: DataFrame, target: str, owner: str | None, columns: Sequence[str] | None
 ) -> list[str]:
     """The columns that are neither target nor owners, or those wanted; all are numbers."""
-    from pandas.api.types import is_numeric_dtype
-
     if frame.empty:
         raise UserError("the table has no rows: give at least one")
     if frame.columns.nlevels > 1:
@@ -145,7 +139,7 @@ def _input_columns(
         raise UserError("there are no inputs: the table needs a column besides target and clients")
     if target in inputs:
         raise UserError(f"{target!r} is the target: leave it out of columns")
-    if texts := [name for name in inputs if not is_numeric_dtype(frame[name])]:
+    if texts := [name for name in inputs if not types.is_numeric_dtype(frame[name])]:
         cells = frame[texts[0]].dropna()
         example = [*_no_numbers(cells), *cells][:1]
         raise UserError(
@@ -185,23 +179,18 @@ def _mapped(read: Iterator[np.ndarray]) -> Tensor:
 
 def _joined(parts: list[Any]) -> "Series[Any]":
     """One column of those of the chunks."""
-    import pandas
-    from pandas.api.types import union_categoricals
-
     if len(parts) == 1:
         return parts[0]
-    categorical = [isinstance(part.dtype, pandas.CategoricalDtype) for part in parts]
+    categorical = [isinstance(part.dtype, CategoricalDtype) for part in parts]
     if not any(categorical):
         return pandas.concat(parts, ignore_index=True)
     if not all(categorical):
         raise _mixed(parts[0].name, parts[categorical.index(True)].iloc[0])
-    return pandas.Series(union_categoricals(parts, sort_categories=True), name=parts[0].name)
+    return Series(types.union_categoricals(parts, sort_categories=True), name=parts[0].name)
 
 
 def _no_numbers(cells: "Series[Any]") -> list[Any]:
     """The cells whose texts are no numbers."""
-    import pandas
-
     return cells[pandas.to_numeric(cells.astype(str), errors="coerce").isna()].tolist()
 
 
@@ -214,9 +203,7 @@ def _mixed(name: Any, text: str) -> UserError:
 
 def _numbered(owners: "Series[Any]") -> "Series[Any]":
     """Owners; if they are categories and all of them texts of numbers, then by these numbers."""
-    import pandas
-
-    if not isinstance(owners.dtype, pandas.CategoricalDtype):
+    if not isinstance(owners.dtype, CategoricalDtype):
         return owners
     texts = owners.cat.categories.to_series().astype(str)
     numbers = pandas.to_numeric(texts, errors="coerce")
@@ -230,19 +217,16 @@ def _targets(
     column: "Series[Any]", name: str, classes: Sequence[str] | None
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Numbers, or positions of classes with their names."""
-    import pandas
-    from pandas.api.types import infer_dtype, is_bool_dtype, is_float_dtype, is_numeric_dtype
-
     named = () if classes is None else tuple(map(str, classes))
     if missing := int(column.isna().sum()):
         raise UserError(
             f"column {name!r}, the target, is missing in {missing:,} of {len(column):,} rows: "
             "remove these rows"
         )
-    if not is_numeric_dtype(column) or is_bool_dtype(column):
+    if not types.is_numeric_dtype(column) or types.is_bool_dtype(column):
         kind = column.astype("category")
-        held = infer_dtype(kind.cat.categories)  # of objects: which these are
-        unnamed = not isinstance(column.dtype, pandas.CategoricalDtype)
+        held = types.infer_dtype(kind.cat.categories)  # of objects: which these are
+        unnamed = not isinstance(column.dtype, CategoricalDtype)
         if held.startswith("mixed") or (unnamed and held not in ("string", "boolean")):
             raise UserError(
                 f"column {name!r}, the target, holds {held} objects: make numbers of them, as "
@@ -260,7 +244,7 @@ def _targets(
             )
         return torch.from_numpy(places[kind.cat.codes]).long(), names
     if named:
-        if is_float_dtype(column) and not (column % 1 == 0).all():
+        if types.is_float_dtype(column) and not (column % 1 == 0).all():
             raise UserError(f"column {name!r}, the target, holds fractions: leave out classes")
         return torch.from_numpy(column.to_numpy(np.int64, copy=True)), named
     rounding = Rounding()

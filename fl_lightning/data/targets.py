@@ -61,7 +61,9 @@ def labels_of(rows: Rows, target: str | int | None) -> Tensor | None:
 def check_classes(
     rows: Rows, target: str | int | None, classes: tuple[str, ...], name: str
 ) -> None:
-    """Raise a UserError unless the target holds positions in the classes."""
+    """Raise a UserError unless the target holds positions in the classes, if these are named."""
+    if not classes:
+        return
     y = divided(rows, target)[1]
     if not isinstance(y, Tensor) or y.dtype != torch.int64 or y.ndim != 1:
         raise UserError(

@@ -11,7 +11,7 @@ from typing import Any
 from fl_lightning.algorithms.registry import functions
 from fl_lightning.core.curves import Curve
 from fl_lightning.core.curves import read as read_curve
-from fl_lightning.data import folder_sources, medmnist, sources
+from fl_lightning.data import folder_sources, sources
 from fl_lightning.errors import UserError
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.code import OWN, copies, digest
@@ -25,7 +25,7 @@ PLACE = frozenset({"run_dir", "resume"})
 OF_SOME_ALGORITHMS = frozenset({"lr", "momentum", "weight_decay", "clip_norm"})
 """Options that a run lacks if its algorithm has a local optimizer of its own."""
 
-DOWNLOADED = frozenset(chain.from_iterable(map(functions, (sources, folder_sources, medmnist))))
+DOWNLOADED = frozenset(chain.from_iterable(map(functions, (sources, folder_sources))))
 """Data sources whose data set is the same in any folder; for others it is what the folder holds."""
 
 OF_PROGRAM = frozenset({"data", "model", "code", "precision"})

@@ -2,9 +2,9 @@
 
 from fl_lightning.lab.report.comparison import Comparison as Comparison
 from fl_lightning.lab.report.comparison import compare as compare
+from fl_lightning.lab.report.comparison import load as load
 from fl_lightning.lab.report.figure import against as against
 from fl_lightning.lab.report.figure import curves as curves
-from fl_lightning.lab.report.frame import load as load
 from fl_lightning.lab.report.grid import grid as grid
 from fl_lightning.lab.report.score import SCORES as SCORES
 from fl_lightning.lab.report.score import Score as Score

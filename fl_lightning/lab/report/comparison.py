@@ -1,12 +1,12 @@
-"""Runs laid out in rows and columns by the options in which they differ."""
+"""Runs as a data frame, or laid out in rows and columns by the options in which they differ."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pandas import Categorical, DataFrame, Series, factorize, to_numeric
+from pandas import Categorical, DataFrame, Series, concat, factorize, to_numeric
 
 from fl_lightning.algorithms.modifiers import PARTS, method_name
 from fl_lightning.errors import UserError
@@ -14,7 +14,7 @@ from fl_lightning.lab.report.grid import grid
 from fl_lightning.lab.report.score import Score
 from fl_lightning.lab.report.table import Table
 from fl_lightning.runs.effect import EXTENT, NUMBERS
-from fl_lightning.runs.run import Run
+from fl_lightning.runs.run import Run, load_runs
 
 IN_METHOD = "method", "algorithm", *PARTS
 """Options that the name of the method shows."""
@@ -30,6 +30,34 @@ def format_value(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return "none" if value is None else str(value)
+
+
+def load(folders: str | Path | Iterable[str | Path]) -> DataFrame:
+    """Load runs as a data frame with a row for each round of each run.
+
+    The columns are `run` (its folder), `method` (such as `scaffold+lesam`), every option under its
+    name in `config.yaml` (`batch_size`, `partition.alpha`, ...), `round`, and every recorded tag.
+    What a run does not have is missing (NaN). A run that cannot be read is left out with a warning.
+
+    Args:
+        folders: Folders of runs, or folders that contain them.
+
+    Raises:
+        UserError: If a folder contains no run, or none of the runs can be read.
+
+    Example::
+
+        from fl_lightning.lab import report
+
+        runs = report.load("runs/digits")
+        means = runs.pivot_table("test/accuracy", index="round", columns="method")  # over seeds
+        means.plot().figure.savefig("curves.png")
+    """
+    runs = load_runs([Path(folders)] if isinstance(folders, str | Path) else [*map(Path, folders)])
+    frame = concat([run.frame() for run in runs], ignore_index=True)
+    methods = {str(run.path): method_name(run.config) for run in runs}
+    frame.insert(1, "method", frame["run"].map(methods))
+    return frame
 
 
 @dataclass(frozen=True, eq=False)

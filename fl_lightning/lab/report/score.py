@@ -6,7 +6,7 @@ from functools import partial
 from math import ceil, isnan, nan
 from typing import Annotated, NamedTuple
 
-from pandas import Series, read_csv
+from pandas import DataFrame, Series, read_csv
 
 from fl_lightning.core.constraints import NonNegativeFloat, PositiveInt, Range, checked
 from fl_lightning.errors import UserError
@@ -119,53 +119,25 @@ def best() -> Score:
 
 
 @checked
-def rounds_to(target: Percent) -> Score:
-    """Rounds until the test accuracy first reached `target` percent."""
-    return _to("rounds", target, lambda run: Series(run.metrics.index, run.metrics.index))
-
-
-@checked
-def seconds_to(target: Percent) -> Score:
-    """Seconds of local training until the test accuracy first reached `target` percent."""
-    return _to("s", target, lambda run: _column(run, "time/train_s").cumsum())
-
-
-@checked
-def mb_to(target: Percent) -> Score:
-    """Megabytes that all clients together had sent and received until that accuracy."""
-    up, down = "comm/uplink_mb", "comm/downlink_mb"
-    return _to("MB", target, lambda run: (_column(run, up) + _column(run, down)).cumsum())
-
-
-@checked
-def uplink_to(target: Percent) -> Score:
-    """Megabytes that all clients together had sent until that accuracy."""
-    return _to("MB sent", target, lambda run: _column(run, "comm/uplink_mb").cumsum(), 2)
-
-
-@checked
-def gradients_to(target: Percent) -> Score:
-    """Gradients of mini-batches that all clients together had computed until that accuracy.
-
-    The callback `gradients` counts them.
-    """
-    counted = _to("gradients", target, lambda run: _column(run, "client/gradients").cumsum())
-    return replace(counted, needs="callback")
-
-
-def _to(
-    unit: str, target: float, spent: Callable[[Run], "Series[float]"], digits: int = 0
+def to_target(
+    unit: str, tags: Sequence[str], target: Percent, digits: int = 0, needs: str = ""
 ) -> Score:
-    """What a run had spent when it first reached the target; `spent` gives it by round."""
+    """What a run had spent when its test accuracy first reached `target` percent.
+
+    It is the sum of these tags over all rounds so far, or their number if there are no tags.
+    """
 
     def of(run: Run) -> Result:
         if not len(accuracies := _accuracies(run)):
             return Result(nan)
         reached = accuracies.index[accuracies.round(5) >= target]  # 100 * 0.57 is below 57
-        until = spent(run).loc[: min(reached, default=run.rounds)]
-        return Result(until.tail(1).mean(), reached=len(reached) > 0)
+        end = min(reached, default=run.rounds)
+        spent = DataFrame({tag: _column(run, tag) for tag in tags}).sum(axis=1, skipna=False)
+        value = spent.cumsum().loc[:end].tail(1).mean() if tags else end
+        return Result(value, reached=len(reached) > 0)
 
-    return Score(f"{unit} to {target:g}%", of, digits, higher_is_better=False, to_target=True)
+    name = f"{unit} to {target:g}%"
+    return Score(name, of, digits, higher_is_better=False, to_target=True, needs=needs)
 
 
 @checked
@@ -218,9 +190,14 @@ def main_tag(runs: Sequence[Run]) -> str:
     return "test/accuracy" if accurate else next(iter(runs[0].scores), "test/accuracy")
 
 
-_TO_TARGET = rounds_to, seconds_to, mb_to, uplink_to, gradients_to
-_SCORES = last, best, final, *_TO_TARGET, personal, worst_clients, round_seconds
-SCORES: dict[str, Callable[..., Score]] = {make.__name__: make for make in _SCORES}
+_SCORES = last, best, final, personal, worst_clients, round_seconds
+SCORES: dict[str, Callable[..., Score]] = {make.__name__: make for make in _SCORES} | {
+    "rounds_to": partial(to_target, "rounds", ()),
+    "seconds_to": partial(to_target, "s", ["time/train_s"]),  # of local training
+    "mb_to": partial(to_target, "MB", ["comm/uplink_mb", "comm/downlink_mb"]),  # of all clients
+    "uplink_to": partial(to_target, "MB sent", ["comm/uplink_mb"], digits=2),
+    "gradients_to": partial(to_target, "gradients", ["client/gradients"], needs="callback"),
+}
 """The scores by name. A number may follow a colon: `last:50`, `rounds_to:80`."""
 
 

@@ -63,18 +63,14 @@ def run_stack(jobs: Stack, logs: Sequence[TextIO]) -> int:
         return 0
     jobs, logs = zip(*left, strict=True)
     sys.path.insert(0, str(jobs[0].recipe.parent))  # as if the recipe were run
-    commands = [job.command() for job in jobs]
-    experiments = [
-        experiment_of(str(job.recipe), command) for job, command in zip(jobs, commands, strict=True)
-    ]
+    recipe, commands = str(jobs[0].recipe), [job.command() for job in jobs]
+    experiments = [experiment_of(recipe, command) for command in commands]
     first, load = experiments[0], cache(experiments[0].load)  # equal data are held once
     for experiment in experiments:
         if experiment.options.data_dir == first.options.data_dir:
             experiment.load = load
-    contexts = [
-        partial(_as_command, [str(job.recipe), *command], log)
-        for job, command, log in zip(jobs, commands, logs, strict=True)
-    ]
+    argvs = [[recipe, *command] for command in commands]
+    contexts = [partial(_as_command, *own) for own in zip(argvs, logs, strict=True)]
     runs = [(experiment.session(), experiment.parts) for experiment in experiments]
     errors: Sequence[BaseException | None]
     try:
