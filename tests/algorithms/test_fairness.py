@@ -1,7 +1,5 @@
 """Weights by losses: the papers' rules worked out by hand."""
 
-from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -9,21 +7,15 @@ import pytest
 import torch
 from executors import STACKED
 from problems import (
-    classification,
-    classifier,
     federation,
-    hard,
     round_after_round,
     server,
-    trained,
     vec,
 )
 from regressions import INPUTS, TARGETS, all_three, regression
-from torch import Tensor
-from torch.nn import functional as F
 
 from fl_lightning import Algorithm, algorithms
-from fl_lightning.terms.fairness import ReceivedLoss, on_simplex
+from fl_lightning.terms.fairness import on_simplex
 
 C = algorithms
 X, Y = np.array(INPUTS), np.array(TARGETS, dtype=float)
@@ -44,16 +36,6 @@ def local(w: Any, i: int) -> Any:
 def after(algorithm: Algorithm, rounds: int = 3) -> Any:
     run = regression(algorithm, steps=STEPS, lr=ETA, sampler=all_three, executor=STACKED)
     return round_after_round(run, rounds)
-
-
-@pytest.mark.parametrize("method", [C.qffl, C.qfedavg])
-@pytest.mark.parametrize("executor", [None, STACKED])
-def test_a_power_of_zero_is_fedavg_bit_for_bit(method: Any, executor: Any) -> None:
-    options = {} if executor is None else {"executor": executor}
-    run, expected = (trained(hard(a), **options) for a in (method(q=0.0), Algorithm()))
-    assert run.w.equal(expected.w)
-    other = trained(hard(method(q=1.0)), **options)
-    assert (other.w - expected.w).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize("q", [0.5, 1.0, 3.0])
@@ -107,18 +89,6 @@ def test_the_nearest_point_of_the_simplex(size: int) -> None:
         torch.testing.assert_close(on_simplex(y), vec(*projected(y.numpy())), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("step", [0.01, 1.0, 100.0])
-def test_afls_weights_stay_on_the_simplex(step: float) -> None:
-    """Also under partial participation, and where all weight is one client's."""
-    run = federation(C.afl(step), rounds=6)
-    for _ in range(6):
-        assert all(map(isfinite, run.train_round().values()))
-        weights = server(run, "lam")
-        assert weights.min() >= 0
-        assert float(weights.sum()) == pytest.approx(1, abs=1e-12)
-        assert run.w.isfinite().all()
-
-
 def test_a_cohort_without_weight_moves_afls_weights_alone() -> None:
     """Client 2 has all the weight, and the others take part."""
     run = federation(C.afl(step=0.5), sampler=lambda num_clients, seed, round: [0, 1])
@@ -129,34 +99,3 @@ def test_a_cohort_without_weight_moves_afls_weights_alone() -> None:
     weights = server(run, "lam")
     assert [bool(x) for x in weights[:2] > 0] == [True, True]
     assert [metrics[name] for name in ("client/drift", "client/distance")] == [0, 0]
-
-
-def test_afl_without_a_step_weighs_clients_equally() -> None:
-    run, expected = trained(hard(C.afl(0.0))), trained(hard(Algorithm()))
-    torch.testing.assert_close(run.w, expected.w, rtol=0, atol=1e-12)
-
-
-def test_fairness_lowers_the_largest_loss() -> None:
-    """The mean gets worse for it."""
-    runs = after(C.fedavg(), 20), after(C.qffl(3.0), 20), after(C.afl(0.01), 60)
-    losses = [[loss(run.w.detach().numpy(), i) for i in range(3)] for run in runs]
-    plain, *fair = (max(of_run) for of_run in losses)
-    assert all(worst < plain - 0.1 for worst in fair)
-
-
-def test_the_loss_is_that_of_the_received_model_over_the_visits_batches() -> None:
-    seen: list[Tensor] = []
-
-    @dataclass(frozen=True)
-    class Watch(ReceivedLoss):
-        def send(self, delta: Tensor, v: Any) -> Tensor:
-            seen.append(v.F)
-            return delta
-
-    clients, module = classification((10, 5), epochs=2), classifier(norm=False, dropout=0.0)
-    run = federation(Algorithm(Watch()), clients=clients, module=module, sampler=lambda *_: [0, 1])
-    x, y, parts = clients.dataset.x, clients.dataset.y, clients.partition
-    received = [F.cross_entropy(module(x[parts[i]]), y[parts[i]]) for i in (0, 1)]
-    run.train_round()
-    torch.testing.assert_close(seen[-2:], received, rtol=0, atol=1e-12)
-    assert run.cost.forward_passes == 1

@@ -47,19 +47,6 @@ def test_the_server_keeps_the_mean_of_all_clients_and_the_idle_keep_theirs(
         assert changed == run.sampler(6, 0, round)
 
 
-@pytest.mark.parametrize(("make", "mean", "own"), [(C.feddc, "c", "c_i"), (C.fedssg, "d", "d_i")])
-def test_gradient_memories_of_unequal_clients_count_by_size_in_released_code(
-    make: Any, mean: str, own: str
-) -> None:
-    run = federation(hard(make(size_weighting=True)))
-    om = run.clients.sizes / run.clients.sizes.mean()
-    for _ in range(3):
-        run.train_round()
-        weighed = (om[:, None] * rows(run, own)).mean(0)
-        torch.testing.assert_close(server(run, mean), weighed, **EXACT)
-    assert (rows(run, own).mean(0) - weighed).abs().max() > 1e-3
-
-
 def models(x: Any) -> Tensor:
     return x.u.mean(0)
 

@@ -28,12 +28,6 @@ def test_a_skewed_client_weighs_less(a: float, b: float, weights: tuple[float, f
     close(Disco(a, b)(ONE_SKEWED), *weights)
 
 
-def test_discrepancies_are_shared_out_over_the_cohort() -> None:
-    """KL of (1/2, 1/2, 0, 0) and of (1, 0, 0, 0) from uniform: log 2 and 2 log 2; of uniform: 0."""
-    three = cohort([1, 1, 2], [7, 7, 0, 0], [0, 3, 0, 0], [2, 2, 2, 2])
-    close(Disco(0.3, 0.2)(three), 0.25 - 0.3 / 3 + 0.2, 0.25 - 0.3 * 2 / 3 + 0.2, 0.5 + 0.2)
-
-
 def test_clients_with_uniform_labels_weigh_their_samples_and_nothing_is_divided_by_zero() -> None:
     close(Disco(0.5, 0.1)(cohort([1, 3], [4, 4], [9, 9])), 0.25 + 0.1, 0.75 + 0.1)
 

@@ -1,15 +1,13 @@
 """Perturbations against numbers worked out by hand."""
 
-from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
 from oracles import Asked, direction_of, view
-from problems import Recorder, classification, classifier, close, federation, term, trained, vec
+from problems import Recorder, classifier, close, federation, term, trained, vec
 from regressions import layout, regression
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fl_lightning import Algorithm, Term, TermError, algorithms
 from fl_lightning.core.oracle import Oracle
@@ -24,7 +22,6 @@ from fl_lightning.terms import (
     TOGA,
     LastRound,
     Neighbor,
-    Proximal,
     VaSSO,
 )
 from fl_lightning.terms.released import ReleasedSMOO
@@ -53,34 +50,7 @@ def test_sam_of_a_part_moves_that_part_alone() -> None:
     close(direction_of(SAM(rho=0.5, part="weight"), v), 3.5, 4)
 
 
-def test_sam_on_moves_normalization_layers_alone() -> None:
-    """As PyTorch computes it; a model without them is refused before the first round."""
-    module = classifier(dropout=0.0)
-    run = federation(
-        Algorithm(SAM(rho=0.3, part="norm")),
-        module=module,
-        clients=classification([5], steps=1),
-        sampler=lambda *_: [0],
-        decays=False,
-    )
-    x, y = run.clients.visit(0, 0)[0]
-    by_hand = deepcopy(module).train()
-    own = dict(by_hand.named_parameters())
-
-    def gradients() -> dict[str, Tensor]:
-        g = torch.autograd.grad(F.cross_entropy(by_hand(x), y), [*own.values()])
-        return dict(zip(own, g, strict=True))
-
-    up = {name: g for name, g in gradients().items() if name.startswith("norm.")}
-    assert sorted(up) == ["norm.bias", "norm.weight"]
-    length = torch.cat([g.flatten() for g in up.values()]).norm()
-    with torch.no_grad():
-        for name, g in up.items():
-            own[name] += 0.3 * g / length
-    direction = torch.cat([g.flatten() for g in gradients().values()])
-    before = run.w.detach().clone()
-    run.train_round()
-    torch.testing.assert_close(run.w.detach(), before - 0.1 * direction, rtol=0, atol=1e-12)
+def test_sam_on_needs_a_normalization_layer() -> None:
     with pytest.raises(TermError, match="normalization layer"):
         federation(Algorithm(SAM(part="norm")), module=classifier(norm=False))
 
@@ -215,26 +185,6 @@ def test_any_term_that_ascends_can_have_a_neighbor() -> None:
     assert len(oracle.at) == 3
     for at in oracle.at:
         close(at, 1.3, 1.4)
-
-
-def test_a_neighbor_has_the_inner_terms_states_and_hooks() -> None:
-    assert list(Neighbor(SMOO()).client) == ["mu_i"]
-    assert list(Neighbor(SMOO()).local) == ["e", "R"]
-    assert list(Neighbor(SMOO(), carry=True).client) == ["mu_i", "R"]
-    assert list(Neighbor(SMOO(), carry=True).local) == ["e"]
-    v = view(mu_i=vec(1, 2), e=vec(0, 1), s=vec(0, 0))
-    close(Neighbor(SMOO()).report(vec(0, 0), v), 1, 1)
-    Neighbor(SMOO(rho=0.5)).update(vec(1, 2), vec(3, -4), v)
-    close(v.s, 0.3, -0.4, tolerance=1e-7)
-
-
-@pytest.mark.parametrize(
-    "inner", [LESAM(), Proximal(), Neighbor(SAM())], ids=lambda term: type(term).__name__
-)
-def test_a_term_that_does_not_ascend_along_the_gradient_has_no_neighbor(inner: Term) -> None:
-    v = view(R=vec(0, 0), e=vec(0, 0), anchor=vec(0, 0))
-    with pytest.raises(TermError, match=rf"{type(inner).__name__} has no ascent.*such as SAM"):
-        direction_of(Neighbor(inner), v)
 
 
 PERTURBATIONS = [SAM, LESAM, LastRound, TOGA, SMOO]

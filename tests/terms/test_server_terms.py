@@ -10,7 +10,6 @@ from torch import Tensor
 from fl_lightning.terms import (
     AdaptiveServer,
     FirstOrderMAML,
-    NormalizedAveraging,
     RelaxedInitialization,
 )
 
@@ -31,21 +30,6 @@ def test_a_first_relaxed_start_is_away_from_the_first_model_or_not_shifted(
 ) -> None:
     term, now = RelaxedInitialization(beta=0.5, skip_first=skip), vec(3, 2)
     close(term.start(now, view(w_i=term.client["w_i"](vec(0, 0), now))), *start)
-
-
-def test_normalize_averages_progress_per_path_and_walks_the_mean_path() -> None:
-    """Moves (2, 4) and (6, 3) on paths 1 and 3, with weights 0.5 and 1.5."""
-    nova, paths, weights = NormalizedAveraging(), (1, 3), (0.5, 1.5)
-    views = [view(weight=vec(p), lr_sum=vec(k)) for p, k in zip(weights, paths, strict=True)]
-    moves = [nova.send(move, v) for move, v in zip((vec(2, 4), vec(6, 3)), views, strict=True)]
-    sent = [v.weight for v in views]
-    delta = sum(p * move for p, move in zip(sent, moves, strict=True)) / sum(sent)
-    one, other = (nova.report(vec(0, 0), v) for v in views)
-    mean = tuple((a + b) / 2 for a, b in zip(one, other, strict=True))
-    path = 0.25 * 1 + 0.75 * 3
-    expected = path * (0.25 * 2 + 0.75 * 6 / 3), path * (0.25 * 4 + 0.75 * 3 / 3)
-    close(nova.update(delta, mean, None), *expected)
-    close(nova.update(moves[1], other, None), 6, 3)  # the first one was skipped
 
 
 def test_the_meta_step_looks_from_where_the_other_half_leads() -> None:

@@ -5,14 +5,13 @@ from typing import Any
 import pytest
 import torch
 from oracles import autograd, direction_of, oracle_of, view
-from problems import close, vec, without_addresses
+from problems import close, vec
 from regressions import line
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
 from fl_lightning import algorithms
-from fl_lightning.algorithms import modifiers
 from fl_lightning.core.rehearsed_round import dummy_facts
 from fl_lightning.core.vector import Layout, unit
 from fl_lightning.terms import (
@@ -24,7 +23,7 @@ from fl_lightning.terms import (
     HeadSOL,
     Proximal,
 )
-from fl_lightning.terms.sol import ProximalOnly, relative_move
+from fl_lightning.terms.sol import relative_move
 
 
 def seen(module: nn.Module) -> Any:
@@ -41,23 +40,6 @@ def test_strength_is_the_movement_over_the_norm_of_a_parameter_or_of_its_columns
 
 
 COLUMN = nn.Linear(1, 2, bias=False)
-
-
-@pytest.mark.parametrize(
-    "term",
-    [
-        *algorithms.fedsol().terms,
-        *algorithms.fedsol(scope="all").terms,
-        *algorithms.fedsol_ft().terms,
-        *algorithms.fedsol_ablation().terms,
-        *modifiers.sol().to(algorithms.fedavg()).terms,
-        SOL(Distill()),
-        HeadSOL(),
-    ],
-    ids=without_addresses,
-)
-def test_the_strength_is_that_of_the_released_code_by_default(term: Any) -> None:
-    assert term.scale == "column"
 
 
 @pytest.mark.parametrize(
@@ -166,15 +148,6 @@ class Distilled:
             return (received * (received.log() - log_local)).sum(1).mean()
 
         return self.beta * autograd(w, kl)
-
-
-def test_what_a_term_adds_alone_is_its_gradient_without_the_task() -> None:
-    toy = Distilled()
-    distill, half = Distill(toy.beta, toy.tau), toy.oracle.part(1, 2)
-    alone = distill.gradient(ProximalOnly(toy.oracle), toy.w, toy.view)
-    torch.testing.assert_close(alone, toy.proximal(toy.w))
-    added = distill.gradient(ProximalOnly(toy.oracle).part(1, 2), toy.w, toy.view)
-    torch.testing.assert_close(added, distill.gradient(half, toy.w, toy.view) - half(toy.w))
 
 
 @pytest.mark.parametrize("row", ["a0", "a1", "a2", "a3", "a4", "a5", "a6"])
