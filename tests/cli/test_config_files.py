@@ -7,7 +7,7 @@ import pytest
 from refusals import sentence
 
 from fl_lightning.cli.config_files import read_files
-from fl_lightning.runs.config_yaml import dump, flat, load
+from fl_lightning.runs.config_yaml import dump, load
 
 
 @pytest.mark.parametrize(
@@ -86,12 +86,6 @@ def test_what_is_no_yaml_is_one_sentence(text, reason, tmp_path, sentence):
     assert reason in said
 
 
-def test_later_files_win(tmp_path):
-    for name, text in (("a", "lr: 1\nclip: 2\n"), ("b", "lr: 3\n")):
-        (tmp_path / name).write_text(text)
-    assert read_files([str(tmp_path / "a"), str(tmp_path / "b")]) == ({"lr": 3, "clip": 2}, {})
-
-
 @pytest.mark.parametrize("name", ["fedssg/table4", "fedssg/table4.yaml"])
 def test_an_installed_preset_is_found_by_name_unless_a_file_has_it(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -99,8 +93,3 @@ def test_an_installed_preset_is_found_by_name_unless_a_file_has_it(name, tmp_pat
     Path("fedssg").mkdir()
     Path(name).write_text("algorithm: mine\n")
     assert read_files([name])[0] == {"algorithm": "mine"}
-
-
-def test_names_are_joined_by_dots():
-    nested = {"algorithm": {"name": "fedsam", "rho": 1}, "lr": 2}
-    assert flat(nested) == {"algorithm": "fedsam", "algorithm.rho": 1, "lr": 2}

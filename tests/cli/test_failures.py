@@ -81,12 +81,15 @@ def test_memory_for_not_even_one_client_names_batches_and_clients(monkeypatch):
 
 
 MISTAKEN = """
+import functools
 def number(classes):
     return 5
 def data():
     return 1, 2
 def parts(labels): ...
 def pair(classes, name="mlp"): ...
+def three(): return 3
+fast = functools.partial(print)
 """
 
 
@@ -97,6 +100,9 @@ def pair(classes, name="mlp"): ...
         ("--data=own.py:data", r"DeviceDataset, but returned \(1, 2\)$"),
         ("--partition=own.py:parts", r"'labels' .* seed, y, annotate"),
         ("--algorithm=own.py:parts", r"'labels' that nothing fills in: annotate"),
+        ("--algorithm=own.py:three", r"own.py:three must return an Algorithm, but returned 3$"),
+        ("--server-optimizer=own.py:three", r"must return a Modifier, but returned 3$"),
+        ("--algorithm=own.py:fast", r"no function 'fast'"),
         ("--model=own.py:pair", r"own.py:pair has a parameter 'name'.* rename it$"),
         ("--model=own.py:nomber", r"no function 'nomber'; did you mean number\?$"),
         ("--model=own.py", r"name its function; there are: .*number"),

@@ -175,11 +175,6 @@ def test_a_mistake_is_one_sentence(argv, words, sentence):
     assert not said.strip().endswith(":")
 
 
-def test_a_misspelled_option_is_compared_with_those_of_the_chosen_function(sentence):
-    said = sentence(parse, "--algorithm", "second", "--algorithm.roh", "3")
-    assert "--algorithm.rho" not in said
-
-
 def test_flags_go_over_files_and_files_over_the_defaults_of_a_recipe(tmp_path):
     text = "rounds: 5\nclip: 1e-1\nalgorithm: {name: first, rho: 0.7, carry: true}\n"
     options, chosen = parse(*written(tmp_path, text), "--rounds", "6", mode="slow")

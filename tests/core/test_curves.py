@@ -152,12 +152,6 @@ def test_the_numbers_are_those_of_the_round(executor: Any, traces: list[Any]) ->
     assert_agree(scheduled, by_hand, 1e-12)
 
 
-def test_a_constant_curve_is_its_number_bit_for_bit() -> None:
-    for options in ({}, {"executor": STACKED}):
-        curve = trained(algorithms.fedtoga(rho=linear(0.3, 0.3)), **options)
-        assert curve.w.equal(trained(algorithms.fedtoga(rho=0.3), **options).w)
-
-
 def test_a_state_begins_with_the_number_of_the_first_round() -> None:
     run = federation(Algorithm(AdaptiveServer(tau=linear(0.5, 1))))
     assert run.server.states[0]["v"].unique().tolist() == [0.25]

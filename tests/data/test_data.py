@@ -46,12 +46,6 @@ def test_images_of_one_sample_keep_their_own_shapes():
         DeviceDataset(images, torch.zeros(2), mean=(0.5,) * 3, std=(0.5,) * 3)
 
 
-def test_features_are_taken_as_they_are():
-    x = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    data = DeviceDataset(x, torch.zeros(5, dtype=torch.int64), ("a",))
-    assert torch.equal(data.inputs(torch.tensor([4, 1])), x[[4, 1]])
-
-
 FEATURES = torch.zeros(2, 2)
 RGB = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
 

@@ -98,46 +98,6 @@ def test_large_float32_products_are_onednns_where_mkl_is_slow(
     assert torch.ops.aten.mm.default not in targets
 
 
-class LowRank(nn.Module):
-    """A layer whose weight is a product of two."""
-
-    def __init__(self, inputs: int, outputs: int):
-        super().__init__()
-        self.u, self.v = (nn.Parameter(torch.randn(n, 3) / 3) for n in (outputs, inputs))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.v @ self.u.t()
-
-
-def low_rank() -> nn.Module:
-    torch.manual_seed(1)
-    return nn.Sequential(LowRank(6, 8), nn.Tanh(), LowRank(8, 3))
-
-
-def bottleneck() -> nn.Module:
-    """Layers with nothing in between."""
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(6, 3, bias=False), nn.Linear(3, 8), nn.Linear(8, 3))
-
-
-@needs_onednn
-@pytest.mark.parametrize("make", [low_rank, bottleneck])
-def test_a_product_may_be_an_operand_of_a_large_product(
-    make: Any, traces: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(onednn, "_mkl_is_slow", lambda: True)
-    monkeypatch.setattr(onednn, "LEAST", 1)
-    eager, compiled = eager_and(
-        TRACED,
-        descending(algorithms.fedavg()),
-        1,
-        module=lambda: make().float(),
-        clients=partial(classification, dtype=torch.float32),
-    )
-    assert len(traces) == 1
-    assert max(distances(eager, compiled).values()) < 1e-4
-
-
 def images(channels: int) -> dict[str, Any]:
     """A model with max-pooling and its clients."""
     return {

@@ -1,10 +1,8 @@
 """The rows of the client store in memory and in files, and those of its checkpoints."""
 
 import os
-from errno import ENOSPC
 from functools import partial
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,14 +17,6 @@ from fl_lightning.federation.row_files import RowFiles
 def store(request, tmp_path):
     """A store with memory for some rows."""
     return new_store(tmp_path, request.param)
-
-
-def test_each_client_has_its_row(store):
-    assert not any(store.has(i) for i in range(5))
-    keep(store, 1.5, 1)
-    keep(store, 2.5, 3)
-    assert [store.has(i) for i in range(5)] == [False, True, False, True, False]
-    assert (kept(store, 1), kept(store, 3)) == (1.5, 2.5)
 
 
 def test_states_may_change_after_they_were_written(store):
@@ -127,42 +117,6 @@ def test_without_client_states_there_is_no_folder_and_no_thread(tmp_path):
     assert not row_threads() - others
 
 
-def test_the_rows_of_a_checkpoint_survive_later_rounds(store, tmp_path):
-    keep(store, 1.0, 0, 1)
-    keep(store, 2.0, 1)
-    slot = store.slot.clone()
-    store.retain()
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    for value in (3.0, 4.0, 5.0):  # after an odd and an even number of writes
-        keep(store, value, 1, 2)
-        assert kept(store, 1) == kept(store, 2) == value
-        again = new_store(tmp_path)
-        again.restore(slot, {"last": (1, slot)})
-        assert (kept(again, 0), kept(again, 1)) == (1.0, 2.0)
-        assert not again.has(2)
-    store.retain("new")
-    assert all(path.read_bytes().startswith(content) for path, content in before.items())
-
-
-def test_a_store_in_use_keeps_its_own_record_of_retained_checkpoints(store):
-    saved = {}
-    for name, value in (("old", 1.0), ("new", 2.0)):
-        keep(store, value, 0)
-        store.retain(name)
-        saved[name] = store.slot.clone(), dict(store.retained)
-    for _ in range(2):
-        store.restore(*saved["old"])
-        assert kept(store, 0) == 1.0
-        assert not store.has(1)
-        keep(store, 3.0, 0, 1)
-        store.restore(*saved["new"])
-        assert kept(store, 0) == 2.0
-    store.release("old")
-    with pytest.raises(ValueError, match="may have written over"):
-        store.restore(*saved["old"])
-    assert kept(store, 0) == 2.0
-
-
 def test_a_resumed_store_numbers_checkpoints_after_the_earlier_ones(tmp_path):
     """The earlier rows lay in the same slots, and are overwritten."""
     first, second = new_store(tmp_path), new_store(tmp_path)
@@ -245,24 +199,3 @@ def test_damaged_states_are_named_with_their_file(damage, tmp_path):
         store.read(4, CPU)
     assert "client 4 " in store.damage()
     assert kept(store, 0) == 1.0
-
-
-@pytest.mark.parametrize("memory", [0, PLENTY])
-def test_a_failed_write_is_raised_until_a_restore(memory, tmp_path, monkeypatch):
-    """No later checkpoint refers to its row."""
-    store = new_store(tmp_path, memory)
-    keep(store, 1.0, 3)
-    store.retain()
-    before = store.slot.clone()
-    full = OSError(ENOSPC, os.strerror(ENOSPC))
-    with monkeypatch.context() as patch:
-        patch.setattr(RowFiles, "write", Mock(side_effect=[full, None, None]))
-        write(store, 2.0, 3, 4)
-        for _ in range(2):
-            with pytest.raises(OSError, match="No space left on device"):
-                (store.commit([3, 4]), store.retain("new"))
-    assert store.retained.keys() == {"last"}
-    store.restore(before, store.retained)
-    assert kept(store, 3) == 1.0
-    keep(store, 3.0, 3)
-    assert kept(store, 3) == 3.0

@@ -48,8 +48,3 @@ def test_a_run_shows_what_its_states_take_from_a_gigabyte_on(tmp_path, capsys, m
 def test_an_unusable_client_state_memory_is_refused(bad, tmp_path, sentence):
     argv = "--client-state-memory", bad
     assert "client_state_memory " in sentence(begun, tmp_path / "run", *argv)
-
-
-def test_weighted_sampling_uses_the_sizes_of_the_clients(tmp_path):
-    begun(tmp_path / "run", "--sampling", "weighted", "--rounds", "2")
-    assert len(jobs.results(tmp_path / "run")["metrics"]) == 2

@@ -8,7 +8,6 @@ import tempfile
 from functools import partial
 from statistics import fmean
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -20,7 +19,6 @@ from problems import (
     Left,
     classification,
     classifier,
-    distances,
     federation,
     hard,
     rows,
@@ -220,17 +218,6 @@ def test_fit_runs_the_remaining_rounds_and_calls_the_callbacks():
     assert run.round == 3
 
 
-@EXECUTORS
-def test_an_evaluation_between_rounds_changes_nothing(executor):
-    """Though it leaves the module in evaluation mode."""
-    run, other = (federation(hard(Algorithm()), executor=executor) for _ in range(2))
-    for _ in range(2):
-        run.load_global()
-        run.train_round()
-        other.train_round()
-    assert not any(distances(run, other).values())
-
-
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
@@ -244,14 +231,6 @@ def test_an_evaluation_between_rounds_changes_nothing(executor):
 def test_impossible_aggregation_weights_are_refused(weights, message):
     with pytest.raises(ValueError, match=f"aggregation weights .*{message}"):
         federation(Algorithm(weight=lambda cohort: weights)).train_round()
-
-
-def test_aggregation_weights_see_sizes_and_labels():
-    weight = Mock(side_effect=by_size)
-    federation(Algorithm(weight=weight)).train_round()
-    cohort = weight.call_args.args[0]
-    assert cohort.size.tolist() == pytest.approx([SIZES[i] * 6 / sum(SIZES) for i in COHORTS[0]])
-    assert cohort.labels.sum(1).tolist() == [SIZES[i] for i in COHORTS[0]]
 
 
 @EXECUTORS

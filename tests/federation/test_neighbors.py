@@ -8,8 +8,7 @@ import torch
 from problems import vec
 from torch import Tensor
 
-from fl_lightning import algorithms
-from fl_lightning.core.prediction import NearestNeighbors, PersonalModel, from_logits
+from fl_lightning.core.prediction import NearestNeighbors, PersonalModel
 
 
 def own(x: Tensor, y: list[int], logits: Tensor, features: int = 1) -> PersonalModel:
@@ -81,10 +80,3 @@ def test_a_store_of_limited_capacity_holds_that_many_samples_drawn_at_random_onc
     assert len(stored(250)) == 250
     assert stored(250) == stored(250) != list(range(250))
     assert stored(None) == stored(1000) == list(range(300))
-
-
-def test_knn_per_names_how_its_clients_read_their_model():
-    expected = NearestNeighbors(5, 0.3, 2.0, 500, logits=True)
-    assert algorithms.knn_per(5, 0.3, 2.0, 500, "logits").predict == expected
-    assert algorithms.knn_per().predict == NearestNeighbors(7, 0.5, 1.0, None, logits=False)
-    assert from_logits(CLIENT)(vec(0.0)).tolist() == [[0.0, 1.0]]

@@ -211,18 +211,6 @@ def test_scores_that_are_not_a_number_are_wrong(tmp_path):
     assert scored(trained(lost), tmp_path / "personal.csv")["personal/accuracy_0"] == 0
 
 
-def test_no_epochs_of_fine_tuning_are_no_choice():
-    with pytest.raises(ValueError, match="at least one epoch, not 0"):
-        Personalization(classification().dataset, (0,), Path("personal.csv"))
-
-
-def test_lasting_changes_the_visits_and_nothing_else():
-    data = classification(steps=3)
-    longer = data.lasting(4)
-    assert (data.num_steps(0), longer.num_steps(0)) == (3, 12)
-    assert longer.digest == data.digest
-
-
 def test_fine_tuning_that_diverges_is_an_error_or_skipped(tmp_path):
     """Of client 4 alone, in the samples that it has now."""
     run = trained(algorithms.fedavg())

@@ -136,11 +136,6 @@ def test_user_defined_data_and_models_run(tmp_path):
     experiment(tmp_path / "run", data=data, model=model(lambda out: out)).run()
 
 
-def test_numpy_arrays_are_refused():
-    with pytest.raises(ValueError, match="ndarray"):
-        DeviceDataset(digits()[0].x.numpy(), digits()[0].y, ())  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("made", "named"),
     [

@@ -3,8 +3,7 @@
 import pytest
 import torch
 from analyzed import blobs, network
-from scipy.sparse.linalg import eigsh
-from torch import Tensor, nn
+from torch import Tensor
 
 from fl_lightning.lab.analysis import Hessian, MeanLoss, hessian
 from fl_lightning.lab.analysis.curvature import lanczos
@@ -68,21 +67,3 @@ def test_the_same_seed_gives_the_same_numbers(loss):
 def test_more_eigenvalues_than_parameters_are_refused(loss):
     with pytest.raises(ValueError, match=r"top.*9999"):
         hessian(loss, top=9999)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_curvlinops_agrees():
-    """Without LayerNorm, for which curvlinops 3.0.1 differs from finite differences."""
-    curvlinops = pytest.importorskip("curvlinops")
-    layers = nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3)
-    module, data = nn.Sequential(*layers).double(), blobs()
-    loss = MeanLoss(module, data, batch_size=7)
-    batches = [(data.inputs(i), data.y[i]) for i in loss.index.split(10)]
-    theirs = curvlinops.HessianLinearOperator(
-        module.eval(), nn.CrossEntropyLoss(), [*module.parameters()], batches
-    )
-    v = torch.randn(loss.layout.size, dtype=torch.float64)
-    torch.testing.assert_close(loss.hvp(loss.weights, v), theirs @ v, rtol=1e-4, atol=1e-8)
-    top = eigsh(theirs.to_scipy(), 5, which="LA")[0][::-1].copy()
-    eigenvalues = hessian(loss, top=5, vectors=1, steps=1).eigenvalues
-    torch.testing.assert_close(eigenvalues, torch.from_numpy(top), rtol=1e-4, atol=0)

@@ -188,13 +188,6 @@ def test_some_seeds_that_did_not_reach_the_target_have_no_speed_up(tmp_path):
     assert text.to_numpy()[:, 1:].tolist() == [["2 (1)", "1.00x"], ["in 1 of 2", "-"]]
 
 
-def test_accuracies_have_gains(tmp_path):
-    run(tmp_path / "a", [0.8], algorithm="fedavg")
-    run(tmp_path / "b", [0.85], algorithm="fedsam")
-    gains = cells(compared(tmp_path), "best", over="fedavg")
-    assert [row["best, %, gain"] for row in gains] == ["+0.00", "+5.00"]
-
-
 def test_the_validation_part_chooses_the_best_round(tmp_path):
     folder = run(tmp_path / "a", [0.5, 0.6, 0.9])
     lines = (folder / "metrics.csv").read_text().splitlines()
