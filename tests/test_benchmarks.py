@@ -18,7 +18,6 @@ FOLDER = Path(__file__).parent.parent / "benchmarks"
 SCRIPT = (FOLDER / "gpu.sh").read_text()
 NAMED = ",".join(re.findall(r"\b(?:EAGER|COMPILED)=(\S+)", SCRIPT)).split(",")
 WAYS = sorted({*NAMED, "stacked50-graph", "sequential"})
-TINY = ["--model", "lenet", "--clients", "2", "--samples", "4"]
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 import os
 import re
 import sys
-from dataclasses import replace
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -187,12 +186,6 @@ def test_another_run_in_a_folder_is_refused(argv, words, finished, sentence):
 def test_a_default_of_an_unknown_option_is_refused(tmp_path):
     with pytest.raises(TypeError, match="widht"):
         experiment(tmp_path, widht=4)
-
-
-def test_resuming_on_other_data_is_refused(finished, monkeypatch, sentence):
-    train, test = sources.digits()
-    monkeypatch.setattr(Experiment, "load", lambda self: (replace(train, y=train.y.flip(0)), test))
-    assert "data" in sentence(experiment(finished, "--resume").run)
 
 
 def test_an_output_that_lacks_characters_shows_escapes(tmp_path, monkeypatch):

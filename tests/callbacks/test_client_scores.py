@@ -3,7 +3,6 @@
 from functools import partial
 from math import isnan, nan
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -114,18 +113,6 @@ def test_a_test_row_of_several_clients_is_scored_for_each(tmp_path):
     assert table["samples"].tolist() == owned.parts["test"].sizes.tolist()
     frame = trainer.test(data=owned, per_client=True)
     assert table["loss"].tolist() == pytest.approx(frame["test/loss"].tolist(), rel=1e-6)
-
-
-def test_a_client_with_samples_of_several_owners_has_no_test_samples_of_its_own():
-    def of(owners: list[int]) -> fl.DeviceDataset:
-        x, y = torch.zeros(len(owners), 2), torch.zeros(len(owners), dtype=torch.int64)
-        return fl.DeviceDataset(x, y, domains=torch.tensor(owners), domain_names=("a", "b"))
-
-    partition = fl.Partition.from_lists([[0, 1], [2, 3], [4]])
-    rest: list[Any] = [None, Path()]
-    measure = ClientScores(of([0, 0, 0, 1, 1]), of([1, 0, 1]), partition, *rest)
-    assert {k: rows.tolist() for k, rows in measure.samples.items()} == {0: [1], 2: [0, 2]}
-    assert measure.owners == ["a", "b"]
 
 
 def test_test_rows_without_owners_are_refused(tmp_path):

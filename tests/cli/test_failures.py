@@ -22,10 +22,6 @@ from fl_lightning.federation.fine_tuning import FineTuning
 FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ...")
 
 
-def fails(*_: Any) -> None:
-    raise FULL
-
-
 class Cramped(StackedExecutor):
     """On a device with memory for `fits` clients; `before` results are ready before it is full."""
 
@@ -155,12 +151,6 @@ def test_a_term_that_raises_is_named(hook, executor, tmp_path):
     with pytest.raises(KeyError, match="nothing") as error:
         scaffold(tmp_path / "run", *argv)
     assert f"raised in Mine.{hook.partition('(')[0]}" in error.value.__notes__
-
-
-def test_a_name_that_is_too_long_for_the_disk_is_one_sentence(tmp_path, sentence):
-    said = sentence(scaffold, tmp_path / ("a" * 300))
-    assert "too long" in said
-    assert "another folder" in said
 
 
 def test_a_variable_asks_for_the_traceback(tmp_path, monkeypatch):

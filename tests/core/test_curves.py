@@ -8,7 +8,7 @@ import pytest
 import torch
 from every_option import MAKERS, OPTIONS, WITH, values
 from executors import STACKED, TRACED, assert_agree
-from problems import classification, federation, trained
+from problems import federation, trained
 from torch import Tensor, nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LinearLR
@@ -221,16 +221,6 @@ def test_a_curve_over_all_rounds_is_a_horizon(algorithm: Algorithm, depends: boo
 
 
 # ------------------------------------------------------------------------------ the learning rate
-
-
-def test_a_learning_rate_over_the_rounds() -> None:
-    run = federation(
-        Algorithm(lr=cosine(0.2, 0, 2)), clients=classification(epochs=2), decays=False
-    )
-    rates = [run.train_round()["local/lr"] for _ in range(3)]
-    assert rates == pytest.approx([0.2, 0.1, 0.0])
-    assert run.local_training.rates.average_visit(1)["lr_sum"] == pytest.approx(0.4)
-    assert run.local_training.rates.base_lr_sum == pytest.approx(0.8)
 
 
 def test_a_curve_may_end_where_its_coefficient_may_not_be() -> None:

@@ -10,11 +10,14 @@ import torch
 from oracles import oracle_of
 from problems import classifier
 from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
 
 from fl_lightning import Algorithm, ModelError, Term
+from fl_lightning.core.network import FunctionalModel
 from fl_lightning.core.oracle import ForwardPass, Oracle, Request
 from fl_lightning.core.vector import Layout, unit
-from fl_lightning.terms import HeadSOL, Neighbor, Proximal
+from fl_lightning.terms import SOL, HeadSOL, Neighbor, Proximal
 
 X, Y = (
     torch.randn(6, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64),
@@ -59,6 +62,23 @@ def with_squares(b: ForwardPass) -> Tensor:
     return b.loss + b.out.square().mean()
 
 
+def test_an_oracle_returns_the_loss_that_it_differentiates():
+    module = network()
+    oracle, w = oracle_of(module, X, Y), Layout(module).read(module)
+
+    def loss(x: Tensor, y: Tensor, squares: bool) -> Tensor:
+        out = functional_call(module, Layout(module).named(w - 1), (x,))
+        return F.cross_entropy(out, y) + squares * out.square().mean()
+
+    for asked, expected in [
+        (oracle, loss(X, Y, squares=False)),
+        (oracle.of(with_squares), loss(X, Y, squares=True)),
+        (oracle.part(1, 2), loss(X[1::2], Y[1::2], squares=False)),
+        (oracle.part(1, 2).of(with_squares), loss(X[1::2], Y[1::2], squares=True)),
+    ]:
+        torch.testing.assert_close(asked.loss(w - 1), expected.detach())
+
+
 ASKED = {"of": lambda oracle: oracle.of(with_squares), "part": lambda oracle: oracle.part(1, 2)}
 asked = pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
 
@@ -98,6 +118,56 @@ def test_a_neighbor_answers_for_the_oracles_that_its_term_makes(ask, fusion):
     direction, oracle, w = direction_of(Neighbor(Asking(ask, 0.5), fusion=fusion), R=R)
     along = R + ask(oracle)(w) if fusion else R
     torch.testing.assert_close(direction, ask(oracle)(w + 0.5 * unit(along)))
+
+
+@dataclass(frozen=True)
+class Losses(Term):
+    """Writes down the losses that the oracle returns, and asks twice for a gradient."""
+
+    log: list[Tensor]
+
+    def gradient(self, oracle, w, v):
+        self.log.extend(
+            [oracle.loss(w), oracle.part(1, 2).loss(w), oracle.of(with_squares).loss(w)]
+        )
+        return oracle(oracle(w))
+
+
+def test_oracles_of_oracles_pass_the_loss_on_and_that_without_a_task_has_none():
+    log = list[Tensor]()
+    term = Losses(log)
+    _, oracle, w = direction_of(Proximal(0.5), term)
+    expected = [oracle.loss(w), oracle.part(1, 2).loss(w), oracle.of(with_squares).loss(w)]
+    direction_of(Neighbor(term), R=torch.zeros_like(w))
+    direction_of(SOL(term))
+    squares = oracle.of(lambda b: b.out.square().mean()).loss(w)
+    zero = torch.zeros_like(squares)
+    for i, one in enumerate([*expected, *expected, zero, zero, squares]):
+        torch.testing.assert_close(log[i], one, rtol=0, atol=1e-12)
+
+
+def passed(module: nn.Module) -> ForwardPass:
+    layout = Layout(module)
+    b = ForwardPass(
+        FunctionalModel(module, layout, {}, layout.named(layout.read(module))), X, Y, (layout.head,)
+    )
+    b.earlier = (lambda b: F.cross_entropy(b.out, b.y), lambda b: 2 * b.loss + b.out.sum())
+    return b
+
+
+def test_at_other_weights_a_displaced_head_has_its_loss_there_too():
+    module = network()
+    layout = Layout(module)
+    w, e = layout.read(module) + 1, layout.mask("2.", layout.read(module))
+    elsewhere = passed(module).at(w)
+    for vector, loss in [
+        (w, elsewhere.loss),
+        (w + e, elsewhere.with_head_offset(e).loss),
+        (w + 2 * e, elsewhere.with_head_offset(e).with_head_offset(2 * e).loss),
+    ]:
+        out = functional_call(module, layout.named(vector), (X,))
+        torch.testing.assert_close(loss, 2 * F.cross_entropy(out, Y).detach() + out.detach().sum())
+    assert passed(module).at(w).with_head_offset(e, detached=True).loss == elsewhere.loss
 
 
 class Onwards(nn.Module):

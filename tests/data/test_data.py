@@ -1,12 +1,10 @@
 """Data sets, and the batches of a visit."""
 
-from functools import partial
-
 import pytest
 import torch
 from torch import Tensor
 
-from fl_lightning.data import Batches, ClientData, CropFlip, DeviceDataset, Partition, schemes
+from fl_lightning.data import Batches, ClientData, CropFlip, DeviceDataset, Partition
 
 
 def images(n: int = 60, channels: int = 3, size: int = 8) -> DeviceDataset:
@@ -26,15 +24,6 @@ def numbered(sizes: list[int], **options) -> ClientData:
 
 def whole_visit(data: ClientData, client: int, round: int) -> Tensor:
     return torch.cat([x for x, _ in data.visit(client, round)])
-
-
-def test_inputs_are_normalized_images():
-    data = images()
-    index = torch.tensor([5, 0, 5])
-    mean, std = torch.tensor(data.mean).view(3, 1, 1), torch.tensor(data.std).view(3, 1, 1)
-    x = data.inputs(index)
-    assert x.dtype == torch.float32
-    torch.testing.assert_close(x, (data.x[index].float() / 255 - mean) / std)
 
 
 def test_images_of_one_sample_keep_their_own_shapes():
@@ -112,24 +101,6 @@ def test_number_of_steps(options: dict, steps: int):
     assert batches.sizes == ([10, 10, 3] * 3)[:steps]
 
 
-def test_without_shuffling_the_stored_order_is_cycled():
-    batches = numbered([5], batch_size=2, steps=4, shuffle=False).visit(0, 3)
-    assert [x.tolist() for x, _ in batches] == [[0, 1], [2, 3], [4], [0, 1]]
-
-
-def test_a_visit_does_not_depend_on_what_was_called_before():
-    train = images(120)
-    partition = schemes.iid(train.y, 4, 0)
-    make = partial(ClientData, batch_size=7, epochs=2, augment=CropFlip(crop=0.5))
-    forth, back = make(train, partition), make(train, partition)
-    calls = [(client, round) for round in range(2) for client in range(4)]
-    state = torch.get_rng_state()
-    first = {call: whole_visit(forth, *call) for call in calls}
-    for call in reversed(calls):
-        assert torch.equal(whole_visit(back, *call), first[call])
-    assert torch.equal(state, torch.get_rng_state())
-
-
 @pytest.mark.parametrize("drawn", ["order", "augmentation"])
 @pytest.mark.parametrize(
     "other", [(1, 0, 0), (0, 1, 0), (0, 0, 1)], ids=["client", "round", "seed"]
@@ -158,17 +129,6 @@ def test_order_does_not_depend_on_augmentation():
         for augment in (None, CropFlip(crop=0, flip=0))
     )
     assert torch.equal(plain, augmented)
-
-
-def test_sizes_and_class_counts():
-    train = images(12)
-    data = ClientData(train, Partition.from_lists([[0, 4, 1], [2, 3]]))
-    assert data.num_clients == 2
-    assert data.sizes.tolist() == [3.0, 2.0]
-    assert data.sizes.dtype == torch.float64
-    assert data.class_counts.tolist() == [[2, 1, 0, 0], [0, 0, 1, 1]]
-    assert data.labels_of(torch.tensor([1])).tolist() == [[0, 0, 1, 1]]
-    assert data.mean_size == 2.5
 
 
 def test_the_digest_names_samples_labels_normalization_and_who_holds_what():

@@ -10,7 +10,6 @@ import torch
 from executors import COMPILED, STACKED, TRACED, assert_agree
 from problems import EVERY_ALGORITHM, classification, classifier, federation, term, trained
 from torch import Tensor, nn
-from torchvision.models import VisionTransformer
 from torchvision.ops import StochasticDepth
 
 from fl_lightning import (
@@ -101,20 +100,6 @@ def test_stacked_clients_agree_on_losses_of_an_lstm() -> None:
         for given in ({"clients": sequences()}, {"clients": sequences(), "executor": STACKED})
     )
     assert_agree(run, expected)
-
-
-def transformer() -> nn.Module:
-    torch.manual_seed(1)
-    sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 4, "mlp_dim": 4, "num_classes": 3}
-    model = VisionTransformer(4, 2, dropout=0.2, attention_dropout=0.2, **sizes)
-    nn.init.normal_(model.heads.head.weight)
-    return model.double()
-
-
-def test_stacked_clients_agree_on_a_vision_transformer() -> None:
-    given = {"clients": classification(shape=(3, 4, 4)), "rounds": 1}
-    expected = trained(Algorithm(), module=transformer(), **given)
-    assert_agree(trained(Algorithm(), module=transformer(), executor=STACKED, **given), expected)
 
 
 def test_lstm_in_float32_runs_without_a_warning() -> None:

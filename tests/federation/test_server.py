@@ -3,7 +3,6 @@
 from contextlib import nullcontext
 from copy import deepcopy
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -26,20 +25,13 @@ from regressions import line
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, SequentialExecutor, Term, algorithms
+from fl_lightning import Algorithm, SequentialExecutor, algorithms
 from fl_lightning.core.curves import exponential
 from fl_lightning.core.vector import Layout
 from fl_lightning.federation.server import Server, copy_of
 from fl_lightning.terms import LESAM, SAM, ControlVariate
 
 # ------------------------------------------------------------------- a server without a Fabric
-
-
-def new_server(*terms: Term, module: nn.Module | None = None, **options: Any) -> Server:
-    """Of a linear model with two weights, both 0, if no module is given."""
-    module = module or line()
-    algorithm = Algorithm(*terms, server=partial(SGD, lr=2.0, momentum=0.5))
-    return Server(module, Layout(module), algorithm, **options)
 
 
 def half_frozen(outer: int = 3) -> nn.Module:

@@ -75,13 +75,6 @@ def test_an_option_that_an_older_run_lacks_has_its_default(tmp_path):
     assert Config.read(tmp_path)["sampling"] == Options().sampling == "fixed"
 
 
-def test_a_configuration_is_read_as_it_was_written(tmp_path):
-    made = experiment(tmp_path / "run", "--finetune-epochs", "1,5", "--partition.alpha", "1e-3")
-    (tmp_path / "config.yaml").write_text(made.config.text())
-    assert Config.read(tmp_path) == made.config
-    assert {"run_dir", "resume"}.isdisjoint(made.config)
-
-
 OWN = """
 from fl_lightning import Algorithm
 from fl_lightning.terms import SAM

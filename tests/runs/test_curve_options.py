@@ -63,11 +63,6 @@ def test_a_file_of_options_may_hold_curves(tmp_path):
     assert run.config["algorithm.beta"] == BETA
 
 
-def test_a_modifier_may_have_a_curve(tmp_path):
-    run = experiment(tmp_path, "--perturb", "sam", "--perturb.rho", "linear(0.01, 0.1)")
-    assert run.algorithm().terms[0] == fl.terms.SAM(fl.linear(0.01, 0.1))
-
-
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

@@ -7,7 +7,7 @@ from typing import Any
 import jobs
 import pytest
 import torch
-from refusals import experiment, scaffold
+from refusals import Stops, experiment, scaffold
 
 from fl_lightning import DeviceDataset, Federation
 from fl_lightning.callbacks import Checkpoint, Evaluation
@@ -35,15 +35,6 @@ class Average:
 class Odd(Average):
     def state_dict(self) -> dict[str, Any]:
         return {"myself": self}
-
-
-class Stops:
-    def __init__(self, at: int):
-        self.at = at
-
-    def on_round_end(self, federation: Federation, metrics: dict[str, float]) -> None:
-        if federation.round == self.at:
-            raise KeyboardInterrupt
 
 
 def test_a_callback_keeps_its_state(tmp_path):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning_modules import Lit, data, distance, rows, state, trainer
+from lightning_modules import ByRound, Lit, data, distance, rows, state, trainer
 from torch import Tensor
 from torch.optim import SGD
 
@@ -14,13 +14,6 @@ EXECUTORS = {
     "compiled": {"compile": True},
     "stacked and compiled": {"executor": "stacked", "parallel_clients": 2, "compile": True},
 }
-
-
-class ByRound(Lit):
-    """Weighs its loss by the round, which a program must not keep as it was when traced."""
-
-    def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor:
-        return (1 + self.current_epoch) * super().training_step(batch, index)
 
 
 def fitted(**executor: Any) -> tuple[dict[str, Tensor], Any]:

@@ -15,7 +15,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 import fl_lightning as fl
 from fl_lightning.__main__ import main
-from fl_lightning.callbacks import ClientScores, EarlyStopping
+from fl_lightning.callbacks import ClientScores
 
 
 def test_metrics_rest_in_the_training_step_and_it_is_said_once(capsys: Any) -> None:
@@ -122,18 +122,6 @@ class NoneAtFirst(Lit):
 def test_the_best_round_has_a_number(capsys: Any) -> None:
     trainer(rounds=3).fit(NoneAtFirst(), data(validation=rows(9)))
     assert "best:    0.5 in round 2" in capsys.readouterr().out
-
-
-def test_a_logged_score_ends_a_fit_early() -> None:
-    stop = EarlyStopping(monitor="val_loss", patience=2, min_delta=100.0)
-    run = trainer(rounds=9, callbacks=[stop]).fit(Lit(), data(validation=rows(9)))
-    assert run.ended == {"round": 3, "reason": "a callback"}
-
-
-def test_a_score_that_nobody_logs_is_found_out() -> None:
-    stop = EarlyStopping(monitor="val/acc", patience=2)
-    with pytest.raises(fl.UserError, match=r"'val/acc'.*val_loss"):
-        trainer(rounds=9, callbacks=[stop]).fit(Lit(), data(validation=rows(9)))
 
 
 class PreTrainedModel(nn.Module):
@@ -251,13 +239,6 @@ def test_the_weights_of_a_compiled_module_have_its_own_names() -> None:
 def test_a_run_that_is_scored_on_nothing_displays_its_loss() -> None:
     run = trainer(rounds=1).fit(Lit(), data())
     assert "<th>train/loss</th>" in run._repr_html_()
-
-
-def test_runs_of_lightning_modules_are_compared_by_what_they_log(capsys: Any) -> None:
-    paths = [trainer(a).fit(Lit(), data(validation=rows(9))).path for a in ("fedavg", "fedprox")]
-    capsys.readouterr()
-    main(["compare", *map(str, paths), "--score", "val_loss"])
-    assert "fedprox" in capsys.readouterr().out
 
 
 def test_a_run_names_the_scheme_of_its_clients() -> None:
