@@ -193,14 +193,6 @@ def test_the_index_of_a_frame_is_no_input_unless_it_is_named(tmp_path):
     assert data.inputs == 1
 
 
-def test_another_table_is_for_testing(source):
-    frame = table()[["age", "height", "late", "site"]]
-    other = frame.iloc[:7][["late", "height", "age"]]  # without owners, in another order
-    data = read(source(frame), target="late", clients="site", test=other)
-    np.testing.assert_array_equal(data.test[0], frame[["age", "height"]][:7].to_numpy(np.float32))
-    assert data.test[1].equal(data.train[1][:7])
-
-
 def holes(frame: pandas.DataFrame, column: str) -> pandas.DataFrame:
     frame[column] = frame[column].astype(object if column in ("late", "site") else float)
     frame.loc[[4, 30, 50], column] = None

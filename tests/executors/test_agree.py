@@ -12,7 +12,6 @@ from executors import (
     STACKED,
     TOLERANCE,
     TRACED,
-    Branching,
     Noisy,
     Normalized,
     assert_agree,
@@ -33,7 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 
-from fl_lightning import Algorithm, ModelError, StackedExecutor, Term, algorithms, zeros
+from fl_lightning import Algorithm, StackedExecutor, Term, algorithms, zeros
 from fl_lightning.core.oracle import Oracle
 
 NARROW, WIDE = (partial(StackedExecutor, width=width) for width in (1, 8))
@@ -216,15 +215,6 @@ def test_executors_agree_on_a_loss_of_pairs_in_a_batch_of_one_sample() -> None:
         for executor in EAGER.values()
     )
     assert_agree(run, other)
-
-
-@pytest.mark.parametrize("model", [Branching, Noisy])
-def test_a_model_that_cannot_be_stacked_is_referred_to_the_sequential_executor(
-    model: type[nn.Module],
-) -> None:
-    run = federation(Algorithm(), module=model(), executor=WIDE)
-    with pytest.raises(ModelError, match="sequential executor"):
-        run.train_round()
 
 
 def test_stacked_needs_a_width() -> None:

@@ -1,8 +1,10 @@
 """The rows of the client store in memory and in files, and those of its checkpoints."""
 
 import os
+from errno import ENOSPC
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -199,3 +201,24 @@ def test_damaged_states_are_named_with_their_file(damage, tmp_path):
         store.read(4, CPU)
     assert "client 4 " in store.damage()
     assert kept(store, 0) == 1.0
+
+
+@pytest.mark.parametrize("memory", [0, PLENTY])
+def test_a_failed_write_is_raised_until_a_restore(memory, tmp_path, monkeypatch):
+    """No later checkpoint refers to its row."""
+    store = new_store(tmp_path, memory)
+    keep(store, 1.0, 3)
+    store.retain()
+    before = store.slot.clone()
+    full = OSError(ENOSPC, os.strerror(ENOSPC))
+    with monkeypatch.context() as patch:
+        patch.setattr(RowFiles, "write", Mock(side_effect=[full, None, None]))
+        write(store, 2.0, 3, 4)
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space left on device"):
+                (store.commit([3, 4]), store.retain("new"))
+    assert store.retained.keys() == {"last"}
+    store.restore(before, store.retained)
+    assert kept(store, 3) == 1.0
+    keep(store, 3.0, 3)
+    assert kept(store, 3) == 3.0

@@ -2,7 +2,6 @@
 
 import csv
 from collections.abc import Sequence
-from functools import partial
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -72,14 +71,6 @@ def test_rows_are_read_only_where_a_term_has_a_use_for_them(monkeypatch):
     assert torch.stack([w for w, _ in tuned(own, epochs=0)]).equal(rows(own, "w_i"))
     monkeypatch.setattr(run.store, "read", None)
     assert torch.equal(personal_model(run, 1)[0], run.w)
-
-
-def test_executors_agree_in_fine_tuning_with_batchnorm_and_dropout():
-    one, several = (
-        tuned(trained(algorithms.fedavg(), **options), epochs=2)
-        for options in ({}, {"executor": partial(STACKED, width=4)})
-    )
-    torch.testing.assert_close(one, several, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedbabu", "local_only", "scaffold"])

@@ -12,7 +12,7 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 from problems import classification, classifier, everything, federation, on_two_ranks, trained
-from refusals import digits, experiment, scaffold
+from refusals import digits, scaffold
 from torch import Tensor, nn
 
 from fl_lightning import Algorithm, DeviceDataset, Term
@@ -131,11 +131,6 @@ def test_a_partition_that_splits_owners_anew_is_named() -> None:
         run_data.partition(Chosen("iid", schemes.iid, {}), owned, 2, 0)
 
 
-def test_user_defined_data_and_models_run(tmp_path):
-    data = changed(test=lambda x, y: (x[:1], y[:1]))
-    experiment(tmp_path / "run", data=data, model=model(lambda out: out)).run()
-
-
 @pytest.mark.parametrize(
     ("made", "named"),
     [
@@ -191,11 +186,6 @@ def test_a_metric_that_is_not_one_number_is_named(tag, value, tmp_path, sentence
     assert said.startswith(f"error: metrics['{tag}'] is ")
     assert tag == "round" or repr(value) in said
     assert "after round 1 of 7" in said
-
-
-def test_a_tensor_of_one_number_is_a_scalar(tmp_path):
-    scaffold(tmp_path / "run", "--rounds", "1", callbacks=[Adds("mine", torch.tensor(2.5))])
-    assert jobs.results(tmp_path / "run")["metrics"][0]["mine"] == "2.5"
 
 
 class Misnamed:

@@ -94,11 +94,6 @@ def test_a_mistake_is_one_sentence(argv, words, sentence, monkeypatch):
     assert words in sentence(main, ["partition", *argv.split()])
 
 
-def test_a_recipe_that_does_not_exist_is_refused():
-    with pytest.raises(SystemExit, match="2"):
-        main(["partition", "digist"])
-
-
 @pytest.mark.parametrize(("option", "name"), [("--figure", "heat.png"), ("--csv", "counts.csv")])
 def test_a_full_disk_is_reported_and_leaves_the_file_as_it_was(
     option, name, tmp_path, sentence, monkeypatch

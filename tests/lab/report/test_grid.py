@@ -84,24 +84,20 @@ def test_a_metric_of_clients_has_the_direction_of_the_global_models(tag, larger,
     assert make_score(tag, [Run.read(folder)]).higher_is_better is larger
 
 
-CAPITALS = ["test_R2 score", "val/F1", "val_Acc", "test_MulticlassAccuracy", "test_BinaryF1Score"]
-
-
-@pytest.mark.parametrize("tag", [*CAPITALS, "val/BinaryAUROC", "val_mIoU", "val/dice", "test/bleu"])
-def test_the_direction_of_a_name_does_not_depend_on_its_capitals(tag):
-    assert make_score(tag).higher_is_better is True
-
-
-@pytest.mark.parametrize("tag", ["val/dice_loss", "val_diceLoss", "val_iou_loss"])
-def test_a_loss_is_better_if_it_is_lower(tag):
-    assert not make_score(tag).higher_is_better
+DIRECTIONS = {
+    True: "test_R2 score, val/F1, val_Acc, test_MulticlassAccuracy, test_BinaryF1Score, "
+    "val/BinaryAUROC, val_mIoU, val/dice, test/bleu",  # whatever the capitals
+    False: "val/dice_loss, val_diceLoss, val_iou_loss",
+    None: "clients/accuracy_std, clients/r2_std, val_acc_std, train/accuracy gap",
+}
 
 
 @pytest.mark.parametrize(
-    "tag", ["clients/accuracy_std", "clients/r2_std", "val_acc_std", "train/accuracy gap"]
+    ("tag", "better"), [(tag, of) for of, tags in DIRECTIONS.items() for tag in tags.split(", ")]
 )
-def test_a_larger_deviation_or_gap_is_not_better(tag):
-    assert make_score(tag).higher_is_better is None
+def test_whether_larger_is_better_is_seen_from_a_name(tag, better):
+    """Of a deviation or a gap neither is."""
+    assert make_score(tag).higher_is_better is better
 
 
 def test_fewer_rounds_to_a_target_are_better_and_seconds_neither(tmp_path):
