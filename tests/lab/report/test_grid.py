@@ -67,20 +67,14 @@ def test_clients_own_models_are_scored_with_their_deviation_over_clients(tmp_pat
 
 def test_the_best_of_a_metric_is_by_the_direction_that_runs_have_recorded(tmp_path):
     for name, number in (("fedavg", 0.3), ("scaffold", 0.2)):
-        folder = run(tmp_path / name, [number], algorithm=name)
-        table = (folder / "metrics.csv").read_text()
-        (folder / "metrics.csv").write_text(table.replace("test/accuracy", "test/rmse"))
-        with (folder / "environment.yaml").open("a") as file:
-            file.write("scores: {test/rmse: false}\n")
+        run(tmp_path / name, [number], algorithm=name, score="test/rmse", larger=False)
     assert marked(compared(tmp_path).table(["test/rmse"]), "best")["test/rmse"] == ["scaffold"]
 
 
 @pytest.mark.parametrize("tag", ["clients/mine", "clients/mine_worst10"])
 @pytest.mark.parametrize("larger", [True, False])
 def test_a_metric_of_clients_has_the_direction_of_the_global_models(tag, larger, tmp_path):
-    folder = run(tmp_path / "a", [0.3])
-    with (folder / "environment.yaml").open("a") as file:
-        file.write(f"scores: {{test/mine: {str(larger).lower()}}}\n")
+    folder = run(tmp_path / "a", [0.3], score="test/mine", larger=larger)
     assert make_score(tag, [Run.read(folder)]).higher_is_better is larger
 
 
@@ -156,8 +150,7 @@ def test_a_mean_over_fewer_evaluations_than_named_is_noted(tmp_path):
 
 def test_rounds_to_an_accuracy_are_blank_of_runs_without_one(tmp_path):
     run(tmp_path / "a", [0.1, 0.8])
-    table = run(tmp_path / "b", [0.1, 0.8], algorithm="fedsam") / "metrics.csv"
-    table.write_text(table.read_text().replace("test/accuracy", "test/rmse"))
+    run(tmp_path / "b", [0.1, 0.8], algorithm="fedsam", score="test/rmse")
     shown = compared(tmp_path).table(["rounds_to:70", "mb_to:70"])
     assert shown.text["rounds to 70%"].tolist() == ["2", ""]
     assert shown.text["MB to 70%"].tolist() == ["6", ""]
@@ -212,16 +205,14 @@ def test_a_table_in_latex_has_common_headings_papers_names_and_true_minuses(tmp_
 
 
 def test_seconds_to_a_target_are_those_of_training(tmp_path):
-    table = run(tmp_path / "a", [0.5, 0.8, 0.9]) / "metrics.csv"
-    table.write_text(table.read_text().replace("time/round_s", "time/train_s"))
+    run(tmp_path / "a", [0.5, 0.8, 0.9], seconds="time/train_s")
     (row,) = cells(compared(tmp_path), "seconds_to:80", "time/train_s")
     assert (row["s to 80%"], row["time/train_s"]) == ("1", "0.5000")
 
 
 @pytest.mark.parametrize("tag", ["train_loss", "norm"])
 def test_a_column_without_a_slash_is_a_score(tag, tmp_path):
-    table = run(tmp_path / "a", [0.5, 0.8]) / "metrics.csv"
-    table.write_text(table.read_text().replace("time/round_s", tag))
+    run(tmp_path / "a", [0.5, 0.8], seconds=tag)
     (row,) = cells(compared(tmp_path), tag)
     assert row[tag] == "0.5000"
 
@@ -249,8 +240,7 @@ def test_a_wrong_score_is_named(text):
 def test_a_score_that_some_runs_lack_is_a_blank_with_a_note(tmp_path):
     run(tmp_path / "a", [0.5, 0.7])
     run(tmp_path / "b", [0.5, 0.6], algorithm="fedsam")
-    table = run(tmp_path / "c", [0.5, 0.8], 1) / "metrics.csv"
-    table.write_text(table.read_text().replace("time/round_s", "time/other"))
+    run(tmp_path / "c", [0.5, 0.8], 1, seconds="time/other")
     shown = compared(tmp_path).table(["final", "round_seconds"])
     assert shown.text["s a round"].tolist() == ["", "0.500 (1)"]
     assert shown.text["final, %"].tolist() == ["75.00 ± 7.07", "60.00 (1)"]
