@@ -27,13 +27,6 @@ def test_no_client_is_emptied(fraction: float) -> None:
     assert len(held) == (2 if fraction == 0.5 else 3) + (fraction == 0.5)
 
 
-def test_a_sample_of_several_clients_is_trained_on_by_none_if_it_validates() -> None:
-    y = torch.arange(300) % 10
-    partition = schemes.label_prior(y, 20, 0, alpha=0.3, reuse=True, size=100)
-    kept, held = hold_out_of_clients(partition, 0.05, seed=0)
-    assert not torch.isin(kept.indices, held).any()
-
-
 def test_no_client_is_emptied_by_what_others_give() -> None:
     partition = Partition.from_lists([[0, 1], [0], [1], [2, 3, 4, 5]])
     kept, held = hold_out_of_clients(partition, 0.5, seed=0)

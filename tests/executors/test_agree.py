@@ -60,18 +60,6 @@ def test_executors_agree_with_batchnorm_dropout_momentum_decay_clipping_and_ragg
     assert len(traces) == len(traced)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_executors_agree_under_a_rate_within_the_visit(momentum: float, traces: list[Any]) -> None:
-    """Clients of different lengths are at different rates in the same step, and train together."""
-    local = partial(SGD, lr=0.1, momentum=momentum)
-    algorithm = algorithms.scaffold().replace(local=local, rate=lambda k, K: 2 * (1 - k / K))
-    cohort = {"sampler": lambda *_: [0, 1, 2]}
-    one_by_one = trained(algorithm, **cohort)
-    for executor in (STACKED, partial(TRACED, width=3)):
-        assert_agree(one_by_one, trained(algorithm, executor=executor, **cohort))
-    assert len(traces) == 1
-
-
 @pytest.mark.parametrize("executor", [NARROW, WIDE], ids=["1", "8"])
 @pytest.mark.parametrize(
     ("name", "local"),

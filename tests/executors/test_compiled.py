@@ -45,19 +45,6 @@ def eager_and(
     return run(), run(executor=executor)
 
 
-@pytest.mark.parametrize(
-    ("name", "local", "width"),
-    [("fedtoga", hard, 2), ("fedrcl", descending, 2), ("fedsmoo", descending, 1)],
-)
-def test_steps_of_one_and_of_several_clients_are_one_trace(
-    name: str, local: Any, width: int, traces: list[Any]
-) -> None:
-    """Plain SGD is part of it."""
-    executor = partial(TRACED, width=width)
-    assert_agree(*eager_and(executor, local(EVERY_ALGORITHM[name])))
-    assert len(traces) == 1
-
-
 @pytest.mark.parametrize(("width", "numbers"), [(10, (1, 2, 3)), (3, (1, 2, 2))])
 def test_the_largest_groups_of_each_round_are_compiled(
     width: int, numbers: Sequence[int], traces: list[Any]

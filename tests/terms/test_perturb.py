@@ -24,7 +24,6 @@ from fl_lightning.terms import (
     Neighbor,
     VaSSO,
 )
-from fl_lightning.terms.released import ReleasedSMOO
 
 
 def test_sam_mixes_the_plain_gradient_in() -> None:
@@ -53,17 +52,6 @@ def test_sam_of_a_part_moves_that_part_alone() -> None:
 def test_sam_on_needs_a_normalization_layer() -> None:
     with pytest.raises(TermError, match="normalization layer"):
         federation(Algorithm(SAM(part="norm")), module=classifier(norm=False))
-
-
-def test_vasso_ascends_along_the_average_of_gradients() -> None:
-    """D = (3, 4) at first; then (1 - 0.5) (3, -4) + 0.5 (3, 4) = (3, 0), so that e = (0.5, 0)."""
-    term = VaSSO(rho=0.5, theta=0.5)
-    v = view(d=vec(0, 0), begun=vec(0)[0])
-    close(direction_of(term, v), 3.3, 2 * 2.4)
-    close(v.d, 3, 4)
-    v.d = vec(3, -4)
-    close(direction_of(term, v), 3.5, 4)
-    close(v.d, 3, 0)
 
 
 @pytest.mark.parametrize("carry", [False, True])
@@ -108,25 +96,6 @@ def test_msam_perturbs_each_part_along_its_own_gradient() -> None:
 def test_msam_of_one_part_is_sam_bit_for_bit() -> None:
     one, sam = (trained(Algorithm(term), rounds=1) for term in (MSAM(0.2, parts=1), SAM(0.2)))
     assert one.w.equal(sam.w)
-
-
-@pytest.mark.parametrize(("kind", "lag"), [(SMOO, 1.0), (ReleasedSMOO, 0.0)])
-def test_smoos_dual_pulls_the_perturbation_to_the_common_one(kind: type[SMOO], lag: float) -> None:
-    """G = (3, 4) is what is left of g - mu_i - s, so that e = (0.3, 0.4)."""
-    term = kind(rho=0.5, eps=0.0)
-    v = view(mu_i=vec(0, -1), s=vec(0, 1), e=vec(0, 0))
-    close(direction_of(term, v), 3.3, 2 * 2.4)
-    close(v.e, 0.3, 0.4)
-    close(v.mu_i, 0 + 0.3 - 0, -1 + 0.4 - 1)
-    close(term.report(vec(1, 3), v), 0.3 - lag * 0.3, -1.6 - lag * 0.4)
-
-
-def test_smoos_common_perturbation_is_the_unit_mean_of_the_duals_or_zero() -> None:
-    v = view(s=vec(9, 9))
-    close(SMOO(rho=0.5).update(vec(1, 2), vec(3, -4), v), 1, 2)
-    close(v.s, 0.3, -0.4, tolerance=1e-7)
-    SMOO(rho=0.5).update(vec(1, 2), vec(0, 0), v)
-    close(v.s, 0, 0)
 
 
 @pytest.mark.parametrize(("per", "divisor"), [("steps", 4), ("epochs", 2), ("lr_sum", 0.5)])

@@ -2,17 +2,14 @@
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from executors import STACKED, TRACED, assert_agree
 from problems import (
-    everything,
     federation,
     hard,
-    on_two_ranks,
     round_after_round,
     rows,
     server,
@@ -182,19 +179,6 @@ def test_feddyns_invariant_holds_under_compression() -> None:
         run = regression(Algorithm(DynamicRegularizer(0.1), *terms), sampler=all_three)
         round_after_round(run, 6)
         torch.testing.assert_close(rows(run, "h_i").mean(0), server(run, "h"), rtol=0, atol=1e-15)
-
-
-@pytest.mark.parametrize("name", ["topk, quantize", "personal, sign"])
-def test_two_ranks_send_the_same_bits_as_one(name: str, tmp_path: Path) -> None:
-    """Under `deterministic`, draws, rests and sizes included."""
-
-    def run(fabric: Any = None) -> dict[str, Any]:
-        algorithm, folder = hard(Algorithm(*TERMS[name])), tmp_path / str(fabric is None)
-        made = federation(algorithm, deterministic=True, fabric=fabric, state_dir=folder)
-        sizes = [made.train_round()["comm/uplink_mb"] for _ in range(3)]
-        return {"sizes": sizes} | {name: kept.tolist() for name, kept in everything(made).items()}
-
-    assert [run()] * 2 == [*on_two_ranks(run)]
 
 
 def test_a_move_that_is_not_a_number_is_not_hidden() -> None:

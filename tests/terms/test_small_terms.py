@@ -21,7 +21,6 @@ from fl_lightning.terms import (
     MovingVariate,
     RelaxedInitialization,
 )
-from fl_lightning.terms.released import NormPull
 
 
 @pytest.mark.parametrize("ask", [Layout.mask, Layout.take, partial(Layout.put, values=vec())])
@@ -118,10 +117,3 @@ def test_gmts_teacher_is_the_average_of_the_models_that_were_sent() -> None:
         average = 0.5 * average + 0.5 * run.w.detach()
         run.train_round()
         torch.testing.assert_close(server(run, "e"), average)
-
-
-def test_a_pull_without_a_square_is_as_long_anywhere() -> None:
-    pull = NormPull(0.5)
-    for w in (vec(3, 4), vec(0.3, 0.4)):
-        close(pull.gradient(torch.zeros_like, w, view(anchor=vec(0, 0))), 0.3, 0.4)
-    close(pull.gradient(torch.zeros_like, vec(1, 1), view(anchor=vec(1, 1))), 0, 0)

@@ -31,33 +31,6 @@ def seen(module: nn.Module) -> Any:
     return view(anchor=vec(0, -2), layout=Layout(module))
 
 
-def test_strength_is_the_movement_over_the_norm_of_a_parameter_or_of_its_columns() -> None:
-    moved = torch.tensor([[3.0, -3.0, 0.0], [4.0, 0.0, 0.0]], dtype=torch.float64)
-    close(relative_move(moved, "tensor").flatten(), *(x / 34**0.5 for x in (3, 3, 0, 4, 0, 0)))
-    close(relative_move(moved, "column").flatten(), 0.6, 1, 0, 0.8, 0, 0)
-    close(relative_move(vec(3, -4), "column"), 0.6, 0.8)
-    assert [relative_move(vec(-3)[0], per) for per in ("tensor", "column")] == [1, 1]
-
-
-COLUMN = nn.Linear(1, 2, bias=False)
-
-
-@pytest.mark.parametrize(
-    ("module", "scale", "e"),
-    [
-        (line(), None, (0.3, 0.4)),
-        (line(), "tensor", (0.3 * 0.6, 0.4 * 0.8)),
-        (line(), "column", (0.3, 0.4)),  # a row of two columns
-        (COLUMN, "column", (0.3 * 0.6, 0.4 * 0.8)),
-    ],
-)
-def test_the_gradient_is_taken_where_the_proximal_objective_rises(
-    module: nn.Module, scale: Any, e: tuple[float, float]
-) -> None:
-    direction = direction_of(SOL(Proximal(1.0), 0.5, scale), seen(module))
-    close(direction, 3 + e[0], 2 * (2 + e[1]))
-
-
 @pytest.mark.parametrize(
     ("scope", "e"), [("all", (0.3, 0.4)), ("body", (0.5, 0)), ("head", (0, 0.5))]
 )

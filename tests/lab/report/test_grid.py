@@ -81,8 +81,8 @@ def test_a_metric_of_clients_has_the_direction_of_the_global_models(tag, larger,
 DIRECTIONS = {
     True: "test_R2 score, val/F1, val_Acc, test_MulticlassAccuracy, test_BinaryF1Score, "
     "val/BinaryAUROC, val_mIoU, val/dice, test/bleu",  # whatever the capitals
-    False: "val/dice_loss, val_diceLoss, val_iou_loss",
-    None: "clients/accuracy_std, clients/r2_std, val_acc_std, train/accuracy gap",
+    False: "val/dice_loss, val_iou_loss",
+    None: "val_diceLoss, clients/accuracy_std, clients/r2_std, val_acc_std, train/accuracy gap",
 }
 
 
