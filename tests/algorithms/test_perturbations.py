@@ -10,29 +10,11 @@ from fl_lightning import Algorithm, Term, algorithms
 from fl_lightning.terms import SAM, Neighbor
 
 C = algorithms
-UNIFORM = Algorithm()
 EXACT = {"rtol": 0, "atol": 1e-12}
 
 
 def only_client_1(num_clients: int, seed: int, round: int) -> list[int]:
     return [1]
-
-
-def late_client_2(num_clients: int, seed: int, round: int) -> list[int]:
-    return [[0, 1], [2]][round]
-
-
-def test_a_first_visit_refers_to_the_first_model_or_to_the_one_received() -> None:
-    """Skipping the first participation, client 2 is not perturbed in round 1."""
-
-    def model(algorithm: Algorithm, rounds: int) -> Tensor:
-        return round_after_round(regression(algorithm, sampler=late_client_2), rounds).w.detach()
-
-    init, skip = (C.fedlesam(0.3, first_participation=first) for first in ("init", "skip"))
-    for algorithm in (init, skip):  # in round 0 w^0 is what everyone received
-        torch.testing.assert_close(model(algorithm, 1), model(UNIFORM, 1), **EXACT)
-    torch.testing.assert_close(model(skip, 2), model(UNIFORM, 2), **EXACT)
-    assert (model(init, 2) - model(UNIFORM, 2)).abs().max() > 1e-3
 
 
 def test_fedtogas_lemmas_hold_on_recorded_gradients() -> None:

@@ -93,16 +93,6 @@ def test_the_new_model_is_made_of(algorithm: Algorithm, made_of: Callable[[Any],
         torch.testing.assert_close(run.w.detach(), made_of(x), **EXACT)
 
 
-def test_fedvras_dual_has_learnt_a_times_the_moves() -> None:
-    run = regression(C.fedvra(a=3.0).with_outer_terms(Left()))
-    sums = torch.zeros(3, 2, dtype=torch.float64)
-    for round in range(3):
-        cohort, anchor = run.sampler(3, 0, round), run.w.detach().clone()
-        run.train_round()
-        sums[cohort] += rows(run, "u")[cohort] - anchor
-        torch.testing.assert_close(rows(run, "h_i"), 3 * sums, **EXACT)
-
-
 @pytest.mark.parametrize(
     ("algorithm", "exact"),
     [

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from executors import TRACED, Branching, assert_agree, needs_onednn
+from executors import TRACED, Branching, Counting, assert_agree, descending, needs_onednn
 from problems import (
     EVERY_ALGORITHM,
     classification,
@@ -18,19 +18,12 @@ from problems import (
     round_after_round,
     trained,
 )
-from torch import Tensor, nn
-from torch.optim import SGD
+from torch import nn
 
-from fl_lightning import Algorithm, Federation, ModelError, StackedExecutor, Term, algorithms
-from fl_lightning.core.oracle import Oracle
+from fl_lightning import Algorithm, Federation, ModelError, StackedExecutor, algorithms
 from fl_lightning.executors.compile import onednn
 
 CAT = torch.ops.aten.cat.default
-
-
-def descending(algorithm: Algorithm) -> Algorithm:
-    """With weight decay and no momentum: then SGD is part of the program."""
-    return algorithm.with_outer_terms(local=partial(SGD, lr=0.1, weight_decay=0.01))
 
 
 def eager_and(
@@ -134,18 +127,11 @@ def test_only_full_batches_of_full_width_are_compiled(traces: list[Any]) -> None
 # ------------------------------------------------------------------------ what cannot be compiled
 
 
-class Halving(Term):
-    """Takes the round for an int, which it is not in a compiled step."""
-
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        return oracle(w) / (v.round + 1).bit_length()
-
-
 def test_a_term_that_cannot_be_compiled_is_named() -> None:
     with pytest.raises(AttributeError) as caught:
-        federation(Algorithm(Halving()), executor=TRACED)
+        federation(Algorithm(Counting()), executor=TRACED)
     where, why = caught.value.__notes__
-    assert where == "raised in Halving.gradient"
+    assert where == "raised in Counting.gradient"
     assert "--compile" in why
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from every_algorithm import DIFFERENT_GRADIENTS
-from executors import Noisy, Normalized, Waiting, assert_agree
+from executors import Counting, Noisy, Normalized, Waiting, assert_agree, descending
 from lightning.fabric import Fabric
 from problems import (
     EVERY_ALGORITHM,
@@ -23,7 +23,7 @@ from problems import (
 from recorded_graphs import recorded
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import SGD, AdamW
+from torch.optim import AdamW
 
 from fl_lightning import Algorithm, Term, algorithms, linear, zeros
 from fl_lightning.core.oracle import Oracle
@@ -50,11 +50,6 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(replay, "captured", record)
     return steps
-
-
-def descending(algorithm: Algorithm) -> Algorithm:
-    """With weight decay and no momentum: then SGD is part of the graph."""
-    return algorithm.with_outer_terms(local=partial(SGD, lr=0.1, weight_decay=0.01))
 
 
 def assert_same_as_sequential(
@@ -153,13 +148,6 @@ def test_compiled_steps_are_captured_too(traces: list[Any]) -> None:
 
 
 # --------------------------------------------------------------------- what no graph can repeat
-
-
-class Counting(Term):
-    """Takes the round for an int."""
-
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        return oracle(w) / (v.round + 1).bit_length()
 
 
 class Storing(nn.Module):

@@ -8,9 +8,9 @@ import torch
 from problems import EXECUTORS, STACKED, classification, classifier, distances
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 
-from fl_lightning import ClientData, SequentialExecutor, StackedExecutor, Term
+from fl_lightning import Algorithm, ClientData, SequentialExecutor, StackedExecutor, Term
 from fl_lightning.core.oracle import Oracle
 
 TOLERANCE = 1e-10
@@ -49,6 +49,13 @@ class Waiting(Term):
         return g if g.norm().item() > 0 else w
 
 
+class Counting(Term):
+    """Takes the round for an int, which it is neither in a compiled step nor in a CUDA graph."""
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        return oracle(w) / (v.round + 1).bit_length()
+
+
 class Normalized(Optimizer):
     """Divides by the norm of all gradients that it has, and by the number of its steps."""
 
@@ -62,6 +69,11 @@ class Normalized(Optimizer):
             norm = torch.stack([p.grad.norm() for p in group["params"]]).norm()
             for p in group["params"]:
                 p.sub_(group["lr"] / group["steps"] * p.grad / norm)
+
+
+def descending(algorithm: Algorithm) -> Algorithm:
+    """With weight decay and no momentum: then SGD is part of the program, or of the graph."""
+    return algorithm.with_outer_terms(local=partial(SGD, lr=0.1, weight_decay=0.01))
 
 
 def assert_agree(run: Any, other: Any, tolerance: float = TOLERANCE) -> None:

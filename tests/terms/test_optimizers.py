@@ -12,7 +12,7 @@ from torch.optim import AdamW as TorchAdamW
 
 from fl_lightning import Algorithm, algorithms
 from fl_lightning.algorithms.registry import ALGORITHMS
-from fl_lightning.terms import AdamW, Muon
+from fl_lightning.terms import AdamW
 from fl_lightning.terms.matrix import newton_schulz, polar
 
 
@@ -61,14 +61,6 @@ def test_a_client_of_diloco_keeps_its_moments() -> None:
         expected = torch.cat([p.detach().flatten() for p in module.parameters()])
         torch.testing.assert_close(run.w.detach(), expected, rtol=0, atol=1e-12)
     assert rows(run, "k")[2] == 3 * len(run.clients.visit(2, 0))
-
-
-def test_muon_sends_a_momentum_of_low_rank() -> None:
-    term, of = Muon("whole", rank=0.5), layout(nn.Linear(20, 10))
-    sent = term.sent(torch.randn(of.size), type("View", (), {"layout": of}))
-    weight, bias = of.split(sent)
-    assert torch.linalg.matrix_rank(weight) == int(0.5 * 10 * 20 / 31)
-    assert not bias.any()
 
 
 @pytest.mark.parametrize("name", ["fedadamw", "fedmuon"])

@@ -14,7 +14,6 @@ from torch.optim import SGD
 from fl_lightning import UserError, algorithms
 from fl_lightning.core.vector import Layout
 from fl_lightning.terms import (
-    WMSAM,
     AdaptiveServer,
     CenteredGradientVariate,
     FirstOrderMAML,
@@ -88,24 +87,6 @@ def test_the_meta_step_looks_from_where_the_other_half_leads() -> None:
 
     direction = FirstOrderMAML(alpha=0.25).gradient(Halves(), vec(3, 2), None)
     close(direction, 10 * (3 - 0.25 * 3), 10 * (2 - 0.25 * 4))
-
-
-def client(**states: Any) -> Any:
-    return view(anchor=vec(0, 0), origin=vec(0, 0), lr_sum=vec(0.5), steps=vec(5), **states)
-
-
-@pytest.mark.parametrize(
-    ("u", "m", "disagreement"),
-    [((-1, 0), (2, 0), 0), ((1, 0), (2, 0), 2), ((0, 1), (2, 0), 1), ((0, 1), (0, 0), 0)],
-)
-def test_wmsams_clients_report_how_much_they_disagree_with_the_momentum(
-    u: Any, m: Any, disagreement: float
-) -> None:
-    v = client(m=vec(*m), c=vec(0, 0), c_i=vec(0, 0))
-    said, g_i = WMSAM().report(vec(*u), v)
-    assert said == pytest.approx(disagreement, abs=1e-9)
-    close(g_i, -u[0] / 0.5, -u[1] / 0.5)
-    close(v.c_i, *g_i.tolist())
 
 
 def test_gmts_teacher_is_the_average_of_the_models_that_were_sent() -> None:
