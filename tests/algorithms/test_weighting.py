@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 import torch
 from executors import STACKED
-from problems import (
-    close,
-    federation,
-    round_after_round,
-    server,
-    vec,
-)
+from problems import close, federation, round_after_round, server, vec
 from regressions import INPUTS, TARGETS, all_three, regression
 
 from fl_lightning import Algorithm, algorithms

@@ -6,16 +6,7 @@ from typing import Any
 import pytest
 import torch
 from executors import STACKED, TRACED, assert_agree
-from problems import (
-    COHORTS,
-    EXECUTORS,
-    classifier,
-    federation,
-    hard,
-    term,
-    trained,
-    vec,
-)
+from problems import COHORTS, EXECUTORS, classifier, federation, hard, term, trained, vec
 from regressions import layout
 from torch import Tensor
 

@@ -28,15 +28,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector
 from torch.optim import SGD
 
-from fl_lightning import (
-    Algorithm,
-    Federation,
-    Term,
-    UserError,
-    algorithms,
-    by_size,
-    uniform,
-)
+from fl_lightning import Algorithm, Federation, Term, UserError, algorithms, by_size, uniform
 from fl_lightning.algorithms.modifiers import relaxed
 from fl_lightning.data import Partition
 from fl_lightning.executors import ClientResult
@@ -240,11 +232,7 @@ def test_dropout_is_each_clients_and_each_rounds_own(executor):
     clients.partition = Partition.from_lists([range(10), range(10)])
 
     def model(client: int, round: int, dropout: float) -> Tensor:
-        options = {
-            "sampler": lambda *_: [client],
-            "decays": False,
-            "clients": clients,
-        }
+        options = {"sampler": lambda *_: [client], "decays": False, "clients": clients}
         module = classifier(norm=False, dropout=dropout)
         run = federation(Algorithm(), module=module, executor=executor, **options)
         run.server.round = round

@@ -14,12 +14,7 @@ import torch
 from problems import EXECUTORS, STACKED, classification, classifier, everything, federation, rows
 from torch import Tensor, nn
 
-from fl_lightning import (
-    Algorithm,
-    DivergenceError,
-    Federation,
-    algorithms,
-)
+from fl_lightning import Algorithm, DivergenceError, Federation, algorithms
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.callbacks import Personalization
 from fl_lightning.core.vector import Layout

@@ -98,10 +98,7 @@ DATA = {
 MODELS = {
     "a tuple": (model(lambda out: (out, out)), "compare the output of Changed.*'tuple'"),
     "three dimensions": (model(lambda out: out[..., None]), r"\(2, 10, 1\)"),
-    "no derivative": (
-        model(lambda out: out + 0 * out.unique().sum()),
-        "derivative for '_unique2'",
-    ),
+    "no derivative": (model(lambda out: out + 0 * out.unique().sum()), "derivative for '_unique2'"),
     "an error in evaluation": (FailsInEvaluation, "1x8x8 in evaluation"),
     "no gradient": (model(lambda out: out.detach()), "output of Changed has no gradient"),
 }

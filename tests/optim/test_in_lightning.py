@@ -12,16 +12,7 @@ import torch.nn.functional as F
 from lightning import LightningModule, Trainer
 from lightning.fabric import Fabric
 from lightning.pytorch.callbacks import StochasticWeightAveraging
-from optimizers import (
-    EXACT,
-    assert_equal,
-    batches,
-    network,
-    same_bits,
-    train,
-    weights,
-    wrappers,
-)
+from optimizers import EXACT, assert_equal, batches, network, same_bits, train, weights, wrappers
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LambdaLR

@@ -12,18 +12,7 @@ from torch import Tensor, nn
 from fl_lightning import Algorithm, Term, TermError, algorithms
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.vector import Layout
-from fl_lightning.terms import (
-    ASAM,
-    GSAM,
-    LESAM,
-    MSAM,
-    SAM,
-    SMOO,
-    TOGA,
-    LastRound,
-    Neighbor,
-    VaSSO,
-)
+from fl_lightning.terms import ASAM, GSAM, LESAM, MSAM, SAM, SMOO, TOGA, LastRound, Neighbor, VaSSO
 
 
 def test_sam_mixes_the_plain_gradient_in() -> None:

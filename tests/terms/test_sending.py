@@ -7,16 +7,7 @@ from typing import Any
 import pytest
 import torch
 from executors import STACKED, TRACED, assert_agree
-from problems import (
-    federation,
-    hard,
-    round_after_round,
-    rows,
-    server,
-    term,
-    trained,
-    vec,
-)
+from problems import federation, hard, round_after_round, rows, server, term, trained, vec
 from regressions import all_three, regression
 from torch import Tensor
 

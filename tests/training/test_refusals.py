@@ -202,10 +202,7 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("requires_grad",),
     ),
     "a class": (lambda: trainer(loss="mse").fit(nn.Linear, numbers()), ("Module",)),
-    "inputs": (
-        lambda: trainer(loss="mse").fit(nn.Linear(4, 1), numbers()),
-        ("Linear", "shape 5"),
-    ),
+    "inputs": (lambda: trainer(loss="mse").fit(nn.Linear(4, 1), numbers()), ("Linear", "shape 5")),
     "head": (lambda: trainer(loss="mse").fit(TwoHeads(5, 1), numbers()), ("'left'",)),
     "float16": (partial(fit_linear, torch.float16), ("torch.float16", "float32")),
     "one metric": (lambda: trainer(loss="mse", metrics="r2").fit(net(), numbers()), ("['r2']",)),

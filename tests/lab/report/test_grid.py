@@ -33,8 +33,7 @@ def test_one_run_has_no_deviation_and_its_last_ten_evaluations_are_ten(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("second", "rounds", "mb"),
-    [([0.5, 0.9], "in 1 of 2", "in 1 of 2"), ([0.5, 0.5], "2+", "6+")],
+    ("second", "rounds", "mb"), [([0.5, 0.9], "in 1 of 2", "in 1 of 2"), ([0.5, 0.5], "2+", "6+")]
 )
 def test_a_target_that_not_all_reach_has_no_mean(second, rounds, mb, tmp_path):
     run(tmp_path / "a", [0.5, 0.6], seed=0)
