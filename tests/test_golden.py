@@ -115,13 +115,7 @@ def federation(
     )
 
 
-def test_replays_the_authors_trajectory(
-    golden_file: Path,
-    executor: str,
-    fabric: Fabric,
-    request: pytest.FixtureRequest,
-    traces: list[Any],
-) -> None:
+def test_replays_the_authors_trajectory(golden_file, executor, fabric, request, traces):
     assert golden_file.is_file(), f"{golden_file} holds no trajectory"
     try:
         setup, data = set_up(golden_file)
@@ -149,7 +143,7 @@ def test_replays_the_authors_trajectory(
         assert error <= tolerance, f"state {name} is off by {error}"
 
 
-def test_no_visit_is_longer_than_the_recorded_K(tmp_path: Path, fabric: Fabric) -> None:
+def test_no_visit_is_longer_than_the_recorded_K(tmp_path, fabric):
     recorded = json.loads(str(np.load(HERE / "adamw-fedadamw-llm.npz")["hparams"]))
     recorded |= {"dataset": "ragged", "values": recorded["values"] | {"K": 3, "batch_size": 6}}
     path = tmp_path / "adamw-fedadamw-ragged-llm.npz"

@@ -170,9 +170,7 @@ SAME: list[tuple[Callable[..., Algorithm], dict[str, Any], Algorithm]] = [
     SAME,
     ids=[without_addresses(f"{make()} with {coefficients}") for make, coefficients, _ in SAME],
 )
-def test_one_method_is_another(
-    make: Callable[..., Algorithm], coefficients: dict[str, Any], special: Algorithm
-) -> None:
+def test_one_method_is_another(make, coefficients, special):
     assert_same_unless(make(**coefficients), special, make(), tolerance=1e-10)
 
 
@@ -184,25 +182,23 @@ def test_one_method_is_another(
     ],
     ids=["feddisco", "fednova"],
 )
-def test_a_method_is_another_only_where_clients_are_equally_large(
-    made: Algorithm, special: Algorithm, different: Algorithm
-) -> None:
+def test_a_method_is_another_only_where_clients_are_equally_large(made, special, different):
     """With momentum, under which the clients' paths count."""
     assert_same_unless(made, special, different, clients=classification((10,) * 6))
     assert distances(*(trained(hard(a)) for a in (made, special)))["model"] > 1e-6
 
 
-def test_fedlesams_last_active_model_is_the_last_rounds_if_everybody_takes_part() -> None:
+def test_fedlesams_last_active_model_is_the_last_rounds_if_everybody_takes_part():
     own, common = (C.fedlesam(0.3, reference) for reference in ("last_active", "last_round"))
     assert_same_unless(own, common, UNIFORM, sampler=lambda *_: [*range(4)])
     assert (trained(hard(own)).w - trained(hard(common)).w).abs().max() > 1e-6
 
 
-def test_fedswas_rate_is_steady_where_it_ends_as_it_begins() -> None:
+def test_fedswas_rate_is_steady_where_it_ends_as_it_begins():
     assert_same_unless(C.fedswa(1.0, 1.0), UNIFORM, C.fedswa(), decays=False)
 
 
-def test_the_head_in_one_pass_is_the_head_in_two() -> None:
+def test_the_head_in_one_pass_is_the_head_in_two():
     """Through both executors, under BatchNorm and dropout, whose mask the passes share."""
     one, two = HeadSOL(1.0, scale=None), SOL(Distill(), 1.0, None, "head")
     run, *others = (

@@ -16,9 +16,7 @@ NO_SHIFT = torch.zeros(1, 1, 1)
 
 @pytest.mark.parametrize("side", [0, 3, 4])
 @pytest.mark.parametrize(("mode", "edge"), [("zero", 3), ("reflect", 3), ("zero", 0)])
-def test_augmentation_equals_padding_cropping_flipping_and_cutting_one_by_one(
-    mode: str, edge: int, side: int
-):
+def test_augmentation_equals_padding_cropping_flipping_and_cutting_one_by_one(mode, edge, side):
     augment = CropFlip(padding=edge, crop=0.5, mode=mode, cutout=side)
     x = 1 + torch.rand(50, 3, 8, 6)
     draws = augment.draw(50, torch.Generator().manual_seed(1))
@@ -48,7 +46,7 @@ def test_augmentation_draws_follow_their_probabilities():
 
 
 @pytest.mark.parametrize("edge", [0, 2])
-def test_black_borders_are_those_of_torchvision_before_normalization(edge: int):
+def test_black_borders_are_those_of_torchvision_before_normalization(edge):
     images = torch.randint(0, 256, (20, 3, 6, 5), dtype=torch.uint8)
     mean, std = (0.5, 0.4, 0.1), (0.2, 0.3, 0.4)
     data = DeviceDataset(images, torch.zeros(20).long(), ("a",), mean, std)

@@ -1,6 +1,6 @@
 """A compiled local step computes what the eager one computes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -39,9 +39,7 @@ def eager_and(
 
 
 @pytest.mark.parametrize(("width", "numbers"), [(10, (1, 2, 3)), (3, (1, 2, 2))])
-def test_the_largest_groups_of_each_round_are_compiled(
-    width: int, numbers: Sequence[int], traces: list[Any]
-) -> None:
+def test_the_largest_groups_of_each_round_are_compiled(width, numbers, traces):
     """The cohorts are of 5, 2 and 4 clients. What came before decides nothing, as in a resume."""
     even, algorithm = classification((10,) * 6), descending(algorithms.fedavg())
     run = federation(algorithm, clients=even, executor=partial(TRACED, width=width))
@@ -52,18 +50,14 @@ def test_the_largest_groups_of_each_round_are_compiled(
 
 
 @pytest.mark.parametrize(("name", "written"), [("fedprox", 1), ("fedsam", 2)])
-def test_the_flat_gradient_is_written_only_where_it_is_needed_whole(
-    name: str, written: int, traces: list[Any]
-) -> None:
+def test_the_flat_gradient_is_written_only_where_it_is_needed_whole(name, written, traces):
     """New weights are concatenated once; SAM's norm needs the gradient too."""
     round_after_round(federation(descending(EVERY_ALGORITHM[name]), executor=TRACED), 1)
     assert sum(node.target is CAT for node in traces[0].graph.nodes) == written
 
 
 @needs_onednn
-def test_large_float32_products_are_onednns_where_mkl_is_slow(
-    traces: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_float32_products_are_onednns_where_mkl_is_slow(traces, monkeypatch):
     monkeypatch.setattr(onednn, "_mkl_is_slow", lambda: True)
     monkeypatch.setattr(onednn, "LEAST", 100)
     plain, traced = eager_and(
@@ -87,9 +81,7 @@ def images(channels: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("channels", "width"), [(1, 1), (3, 2)])
-def test_max_pooling_of_one_client_is_vectorized(
-    channels: int, width: int, traces: list[Any]
-) -> None:
+def test_max_pooling_of_one_client_is_vectorized(channels, width, traces):
     """Of several clients vmap reshapes the indices, so PyTorch's own pooling stays."""
     executor = partial(TRACED, width=width)
     assert_agree(*eager_and(executor, hard(algorithms.fedavg()), **images(channels)))
@@ -98,7 +90,7 @@ def test_max_pooling_of_one_client_is_vectorized(
     assert kept == (width > 1)
 
 
-def test_images_after_a_group_norm_may_be_flattened(traces: list[Any]) -> None:
+def test_images_after_a_group_norm_may_be_flattened(traces):
     """A trace takes it to be contiguous, which it is not of channels-last images."""
 
     def module() -> Any:
@@ -112,12 +104,12 @@ def test_images_after_a_group_norm_may_be_flattened(traces: list[Any]) -> None:
     assert len(traces) == 1
 
 
-def test_the_compiler_computes_the_same() -> None:
+def test_the_compiler_computes_the_same():
     """The only test that really compiles, which takes half a minute without inductor's cache."""
     assert_agree(*eager_and(TRACED, descending(algorithms.scaffold()), 1, **images(3)))
 
 
-def test_only_full_batches_of_full_width_are_compiled(traces: list[Any]) -> None:
+def test_only_full_batches_of_full_width_are_compiled(traces):
     clients = classification((4, 3, 2, 4, 3, 2))
     executor = partial(StackedExecutor, compiled=5)
     round_after_round(federation(algorithms.fedavg(), clients=clients, executor=executor))
@@ -127,7 +119,7 @@ def test_only_full_batches_of_full_width_are_compiled(traces: list[Any]) -> None
 # ------------------------------------------------------------------------ what cannot be compiled
 
 
-def test_a_term_that_cannot_be_compiled_is_named() -> None:
+def test_a_term_that_cannot_be_compiled_is_named():
     with pytest.raises(AttributeError) as caught:
         federation(Algorithm(Counting()), executor=TRACED)
     where, why = caught.value.__notes__
@@ -135,14 +127,12 @@ def test_a_term_that_cannot_be_compiled_is_named() -> None:
     assert "--compile" in why
 
 
-def test_a_model_that_cannot_be_compiled_is_not_the_terms_fault() -> None:
+def test_a_model_that_cannot_be_compiled_is_not_the_terms_fault():
     with pytest.raises(ModelError, match=r"this model or its loss .*--compile"):
         round_after_round(federation(algorithms.fedsam(), module=Branching(), executor=TRACED))
 
 
-def test_without_a_compiler_the_first_line_of_its_error_is_shown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_a_compiler_the_first_line_of_its_error_is_shown(monkeypatch):
     def lacking(*_: Any) -> Any:
         raise RuntimeError("no working C++ compiler found\nin any of these places")
 

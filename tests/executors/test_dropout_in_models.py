@@ -65,7 +65,7 @@ def sequences(dtype: torch.dtype = torch.float64) -> Any:
 
 
 @pytest.mark.parametrize("name", layers(0.0))
-def test_stacked_clients_agree_with_sequential_ones_on(name: str) -> None:
+def test_stacked_clients_agree_with_sequential_ones_on(name):
     """Under FedSOL, whose reference passes are in evaluation."""
 
     def run(p: float = 0.3, **options: Any) -> Federation:
@@ -79,7 +79,7 @@ def test_stacked_clients_agree_with_sequential_ones_on(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["encoder", "lstm", "depth"])
-def test_compiled_clients_agree_with_sequential_ones_on(name: str, traces: list[Any]) -> None:
+def test_compiled_clients_agree_with_sequential_ones_on(name, traces):
     clients, cohort = classification((5, 5), shape=(3, 2), epochs=2), lambda *_: [0, 1]
     given = {"clients": clients, "sampler": cohort, "rounds": 1}
     compiled = COMPILED["stacked, traced"]
@@ -89,7 +89,7 @@ def test_compiled_clients_agree_with_sequential_ones_on(name: str, traces: list[
     assert len(traces) == 1
 
 
-def test_stacked_clients_agree_on_losses_of_an_lstm() -> None:
+def test_stacked_clients_agree_on_losses_of_an_lstm():
     """Passes without a gradient take other ways through PyTorch."""
 
     def gradient(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
@@ -102,7 +102,7 @@ def test_stacked_clients_agree_on_losses_of_an_lstm() -> None:
     assert_agree(run, expected)
 
 
-def test_lstm_in_float32_runs_without_a_warning() -> None:
+def test_lstm_in_float32_runs_without_a_warning():
     """Its oneDNN form would be run client by client."""
     module = of_sequences("lstm", dtype=torch.float32)
     trained(Algorithm(), module=module, clients=sequences(torch.float32), executor=STACKED)
@@ -130,21 +130,19 @@ class Drawing(nn.Module):
     ],
     ids=["torch", "in place", "python"],
 )
-def test_a_model_that_draws_otherwise_is_refused_before_the_first_round(
-    draw: Callable[[Tensor], Any], executor: Any
-) -> None:
+def test_a_model_that_draws_otherwise_is_refused_before_the_first_round(draw, executor):
     run = federation(Algorithm(), module=Drawing(draw), executor=executor)
     with pytest.raises(ModelError, match="Drawing draws random numbers"):
         run.prepare()
 
 
-def test_one_client_at_a_time_may_draw_otherwise() -> None:
+def test_one_client_at_a_time_may_draw_otherwise():
     module = Drawing(lambda x: x + torch.randn_like(x))
     for executor in (SequentialExecutor, partial(StackedExecutor, width=1)):
         federation(Algorithm(), module=module, executor=executor).prepare()
 
 
-def test_trying_the_model_changes_nothing() -> None:
+def test_trying_the_model_changes_nothing():
     module = classifier()
     run, generator = (
         federation(Algorithm(), module=module, executor=STACKED),

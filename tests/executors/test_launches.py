@@ -19,9 +19,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("way", "operations", "casts"), [("sequential", 100, 6), ("stacked2", 142, 10)]
 )
-def test_operations_of_a_step_of_lenet(
-    way: str, operations: int, casts: int, names: dict[str, Any]
-) -> None:
+def test_operations_of_a_step_of_lenet(way, operations, casts, names):
     counts: Counter[str] = names["step"]("lenet", "fedtoga", way)
     assert counts.total() <= operations
     assert counts["cast"] <= casts
