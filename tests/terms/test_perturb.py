@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from oracles import Asked, direction_of, view
-from problems import Recorder, classifier, close, federation, term, trained, vec
+from problems import Recorder, classifier, close, federation, round_after_round, term, trained, vec
 from regressions import layout, regression
 from torch import Tensor, nn
 
@@ -45,14 +45,13 @@ def test_sam_on_needs_a_normalization_layer():
 
 @pytest.mark.parametrize("carry", [False, True])
 def test_vassos_average_lasts_for_a_visit_or_is_carried(carry):
-    """Client 1 alone: gradients at the weights of each step, averaged by hand."""
+    """Client 2 alone, whose gradients turn: at the weights of each step, averaged by hand."""
     log: list[tuple[Tensor, Tensor]] = []
     algorithm = Algorithm(Recorder(log), VaSSO(rho=0.3, theta=0.4, carry=carry))
-    run = regression(algorithm, steps=2, sampler=lambda *_: [1])
+    run = regression(algorithm, steps=2, sampler=lambda *_: [2])
     run.prepare()
     log.clear()
-    run.train_round()
-    run.train_round()
+    round_after_round(run, 2)
     d = torch.zeros(2).double()
     for step in range(4):
         (w, g), (ahead, _) = log[2 * step : 2 * step + 2]
