@@ -12,9 +12,9 @@ from executors import (
     STACKED,
     TOLERANCE,
     TRACED,
-    Noisy,
     Normalized,
     assert_agree,
+    noisy,
     ragged_clients,
 )
 from lightning.fabric import Fabric
@@ -213,11 +213,11 @@ def test_stacked_needs_a_width() -> None:
 # --------------------------------------------------------------------------------- random numbers
 
 
-@pytest.mark.parametrize("module", [classifier, Noisy])
+@pytest.mark.parametrize("module", [classifier, noisy])
 def test_runs_neither_read_nor_move_the_global_generator(module: type[nn.Module]) -> None:
     """What the model draws itself depends on the client alone."""
     runs = []
-    several = NARROW if module is Noisy else STACKED
+    several = NARROW if module is noisy else STACKED
     for seed, executor in enumerate((EAGER["sequential"], EAGER["sequential"], several)):
         options = {"module": module(), "clients": classification(), "executor": executor}
         torch.manual_seed(seed)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from executors import COMPILED, STACKED, TRACED, assert_agree
+from executors import COMPILED, STACKED, TRACED, Around, assert_agree
 from problems import EVERY_ALGORITHM, classification, classifier, federation, term, trained
 from torch import Tensor, nn
 from torchvision.ops import StochasticDepth
@@ -111,43 +111,32 @@ def test_lstm_in_float32_runs_without_a_warning():
 # ------------------------------------------------------------------------- other random numbers
 
 
-class Drawing(nn.Module):
-    def __init__(self, draw: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self.inner, self.draw = classifier(), draw
-
-    def forward(self, x: Tensor) -> Any:
-        return self.inner(self.draw(x))
-
-
 @pytest.mark.parametrize("executor", [STACKED, TRACED], ids=["stacked", "compiled"])
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda x: x + torch.randn_like(x),
-        lambda x: x * torch.empty(6, dtype=x.dtype).bernoulli_(0.5),
-        lambda x: x * random.random(),
+        lambda inner, x: inner(x + torch.randn_like(x)),
+        lambda inner, x: inner(x * torch.empty(6, dtype=x.dtype).bernoulli_(0.5)),
+        lambda inner, x: inner(x * random.random()),
     ],
     ids=["torch", "in place", "python"],
 )
 def test_a_model_that_draws_otherwise_is_refused_before_the_first_round(draw, executor):
-    run = federation(Algorithm(), module=Drawing(draw), executor=executor)
-    with pytest.raises(ModelError, match="Drawing draws random numbers"):
+    run = federation(Algorithm(), module=Around(draw), executor=executor)
+    with pytest.raises(ModelError, match="Around draws random numbers"):
         run.prepare()
 
 
 def test_one_client_at_a_time_may_draw_otherwise():
-    module = Drawing(lambda x: x + torch.randn_like(x))
+    module = Around(lambda inner, x: inner(x + torch.randn_like(x)))
     for executor in (SequentialExecutor, partial(StackedExecutor, width=1)):
         federation(Algorithm(), module=module, executor=executor).prepare()
 
 
 def test_trying_the_model_changes_nothing():
     module = classifier()
-    run, generator = (
-        federation(Algorithm(), module=module, executor=STACKED),
-        torch.get_rng_state(),
-    )
+    run = federation(Algorithm(), module=module, executor=STACKED)
+    generator = torch.get_rng_state()
     state = {name: value.clone() for name, value in module.state_dict().items()}
     run.prepare()
     assert all(value.equal(state[name]) for name, value in module.state_dict().items())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from every_algorithm import DIFFERENT_GRADIENTS
-from executors import Counting, Noisy, Normalized, Waiting, assert_agree, descending
+from executors import Around, Counting, Normalized, Waiting, assert_agree, descending, noisy
 from lightning.fabric import Fabric
 from problems import (
     EVERY_ALGORITHM,
@@ -146,16 +146,9 @@ def test_compiled_steps_are_captured_too(traces):
 # --------------------------------------------------------------------- what no graph can repeat
 
 
-class Storing(nn.Module):
-    """Asks where its input lies, which `vmap` refuses."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = classifier()
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.inner(x)
-        return out if x.data_ptr() else -out
+def not_stacking() -> nn.Module:
+    """It asks where its input lies, which `vmap` refuses."""
+    return Around(lambda inner, x: inner(x) if x.data_ptr() else -inner(x))
 
 
 def noisy_loss(out: Tensor, y: Tensor) -> Tensor:
@@ -165,7 +158,7 @@ def noisy_loss(out: Tensor, y: Tensor) -> Tensor:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "waits": ({"algorithm": Algorithm(Waiting())}, "RuntimeError"),
     "counts": ({"algorithm": Algorithm(Counting())}, "AttributeError"),
-    "draws": ({"module": Noisy}, "Noisy draws random numbers"),
+    "draws": ({"module": noisy}, "Around draws random numbers"),
     "loss draws": ({"loss": noisy_loss}, "its loss or a term draws random numbers"),
 }
 
@@ -186,7 +179,7 @@ def test_what_no_graph_can_repeat_trains_eagerly_and_one_line_says_so(case, caps
 
 def test_a_model_that_does_not_stack_trains_in_branches(capsys, captures):
     algorithm = descending(algorithms.fedavg())
-    assert_same_as_sequential(STACKED, algorithm, module=Storing)
+    assert_same_as_sequential(STACKED, algorithm, module=not_stacking)
     (line,) = capsys.readouterr().out.splitlines()
     assert "in branches" in line
     assert captures

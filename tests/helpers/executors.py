@@ -1,5 +1,6 @@
 """Executors by name, and the comparison of runs that differ in nothing but the executor."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -7,7 +8,6 @@ import pytest
 import torch
 from problems import EXECUTORS, STACKED, classification, classifier, distances
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.optim import SGD, Optimizer
 
 from fl_lightning import Algorithm, ClientData, SequentialExecutor, StackedExecutor, Term
@@ -29,16 +29,20 @@ needs_onednn = pytest.mark.skipif(
 on_all_executors = pytest.mark.parametrize("executor", ALL.values(), ids=ALL)
 
 
-class Branching(nn.Module):
-    """Branches on a value: such a model can be neither stacked nor compiled."""
+class Around(nn.Module):
+    """Calls a classifier as it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, call: Callable[[nn.Module, Tensor], Any], **options: Any) -> None:
         super().__init__()
-        self.inner = classifier()
+        self.inner, self.call = classifier(**options), call
 
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.inner(x if x.sum() > -1e9 else -x)
-        return out
+    def forward(self, x: Tensor) -> Any:
+        return self.call(self.inner, x)
+
+
+def noisy() -> nn.Module:
+    """Draws from PyTorch's own generator."""
+    return Around(lambda inner, x: inner(x * (1 + torch.randn_like(x))), dropout=0.0)
 
 
 class Waiting(Term):
@@ -86,15 +90,3 @@ def ragged_clients(algorithm: str) -> ClientData:
     if algorithm == "perfedavg":
         return classification((16, 10, 12, 11, 4, 6), batch_size=6)
     return classification()
-
-
-# --------------------------------------------------------------------- models that do not stack
-class Noisy(nn.Module):
-    """Draws from PyTorch's own generator."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = classifier(dropout=0.0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(F.dropout(x, 0.5) + 0.1 * torch.randn_like(x))
