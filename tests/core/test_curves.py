@@ -218,9 +218,6 @@ def test_a_curve_over_all_rounds_is_a_horizon(algorithm, depends):
     assert federation(algorithm).cost.has_horizon is depends
 
 
-# ------------------------------------------------------------------------------ the learning rate
-
-
 def test_a_curve_may_end_where_its_coefficient_may_not_be():
     """The last round is one step short of the end; after it the method is as in the last round."""
     run = federation(Algorithm(Distill(tau=linear(3, 0))), rounds=3)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import jobs
 import pytest
-from refusals import experiment
+from refusals import Stops, experiment
 
 from fl_lightning.runs.code import copies, copy_of
 from fl_lightning.runs.config import Config
@@ -152,17 +152,11 @@ def test_imports_are_found_in_folders_without_init_and_beside_the_file_of_a_link
 
 def test_a_run_says_itself_that_it_has_ended(tmp_path):
     """A run that is extended has not, until its new last round."""
-
-    class Stops:
-        def on_round_end(self, federation, metrics):
-            if federation.round == 3:
-                raise KeyboardInterrupt
-
     folder = tmp_path / "run"
     experiment(folder, "--rounds", "2").run()
     assert Run.read(folder).ended == {"round": 2, "reason": "the last round"}
     with pytest.raises(SystemExit):
-        experiment(folder, "--resume", "--rounds", "4", callbacks=[Stops()]).run()
+        experiment(folder, "--resume", "--rounds", "4", callbacks=[Stops(3)]).run()
     (folder / "model.pt").touch()
     assert Run.read(folder).ended is None
     experiment(folder, "--resume", "--rounds", "4").run()

@@ -32,17 +32,6 @@ def test_an_option_in_which_runs_of_a_cell_differ_becomes_part_of_the_row(
     assert len({*comparison.row_names}) == len(added) + 1
 
 
-def test_an_option_that_an_older_run_lacks_has_its_default(tmp_path):
-    run(tmp_path / "a", [0.5])
-    run(tmp_path / "b", [0.6], 1, sampling="bernoulli")
-    run(tmp_path / "c", [0.7], 2, sampling="fixed")
-    assert compared(tmp_path).row_names == [
-        "fedavg, sampling fixed",
-        "fedavg, sampling bernoulli",
-        "fedavg, sampling fixed",
-    ]
-
-
 def test_an_edited_user_file_makes_another_row(tmp_path):
     for name, text in (("a", "first"), ("b", "second"), ("c", "second")):
         folder = run(tmp_path / name, [0.5], seed=int(name == "c"), algorithm="mine.py:own")
