@@ -76,6 +76,16 @@ def test_every_way_trains_as_one_client_after_another(way, benchmarks, traces):
     assert getattr(run.local_training.executor, "graphs", True)
 
 
+@pytest.mark.parametrize(
+    ("way", "operations", "casts"), [("sequential", 100, 6), ("stacked2", 142, 10)]
+)
+def test_a_step_of_lenet_asks_few_operations_of_a_gpu(way, operations, casts, benchmarks):
+    counts = benchmarks("launches").step("lenet", "fedtoga", way)
+    assert counts.total() <= operations
+    assert counts["cast"] <= casts
+    assert counts["convolution"] == 2 * counts["_fused_sgd_"] * 2
+
+
 OUTSIDE = "--models linear --methods fedavg --rounds 1 --ways"
 STEPS = "--model lenet --clients 2 --samples 4 --rounds 1 --algorithm fedtoga --only graph"
 SHOWN = {

@@ -1,11 +1,13 @@
-"""YAML files of options: each says a thing once."""
+"""YAML files of options: each says a thing once; callbacks in them and on the command line."""
 
 from math import inf
 from pathlib import Path
 
 import pytest
-from refusals import sentence
+from refusals import experiment, sentence
 
+from fl_lightning.callbacks import CALLBACKS
+from fl_lightning.cli.components import component_text, read_component
 from fl_lightning.cli.config_files import read_files
 from fl_lightning.runs.config_yaml import dump, load
 
@@ -93,3 +95,49 @@ def test_an_installed_preset_is_found_by_name_unless_a_file_has_it(name, tmp_pat
     Path("fedssg").mkdir()
     Path(name).write_text("algorithm: mine\n")
     assert read_files([name])[0] == {"algorithm": "mine"}
+
+
+@pytest.mark.parametrize(
+    ("given", "whole"),
+    [
+        ("sharpness:rho=0.1", "sharpness:every=10,rho=0.1,samples=none"),
+        ("Layer-Strength", "layer_strength:every=10"),
+        (
+            "evaluate_models:every=2,models=cohort,clients",
+            "evaluate_models:models=cohort,clients,every=2",
+        ),
+        (
+            "early_stopping:min-delta=1",
+            "early_stopping:patience=10,monitor=val/loss,min_delta=1.0,mode=auto",
+        ),
+        ("diagnostics", "diagnostics"),
+    ],
+)
+def test_a_text_is_recorded_with_every_option(given, whole):
+    for text in (given, whole):
+        assert component_text(read_component("callback", text)) == whole
+
+
+def test_flags_replace_the_callbacks_of_a_file(tmp_path):
+    file = tmp_path / "options.yaml"
+    file.write_text("callback:\n- layer_strength\n- sharpness:rho=0.1,every=5\n")
+
+    def callbacks(*argv: str) -> list[str]:
+        texts = experiment(tmp_path / "run", "--config", str(file), *argv).options.callback
+        return [text.partition(":")[0] for text in texts]
+
+    assert callbacks() == ["layer_strength", "sharpness"]
+    assert callbacks("--callback", "none") == []
+    assert callbacks("--callback", "diagnostics", "--callback", "consistency") == [
+        "diagnostics",
+        "consistency",
+    ]
+
+
+def test_help_lists_all_callbacks_and_the_options_of_those_named(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        experiment(tmp_path / "run", "--callback", "growth_stopping", "--help")
+    shown = capsys.readouterr().out
+    assert [name for name in CALLBACKS if f"  {name} " not in shown] == []
+    assert "tau=X" in shown
+    assert "rho=X" not in shown.partition("callbacks:")[2]

@@ -75,9 +75,6 @@ def test_a_round_with_a_disk_error_does_not_count(client, name, code, width, mon
     assert run.w.equal(before)
 
 
-TIMEOUT_S = 30.0
-
-
 def test_the_thread_ends_with_its_store(tmp_path):
     others = row_threads()
     store = new_store(tmp_path, 0)
