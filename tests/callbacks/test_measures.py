@@ -219,7 +219,7 @@ def test_a_client_that_does_not_exist_cannot_be_followed(tmp_path):
 
 
 def test_norms_of_duals_are_those_of_the_cohorts_states():
-    run, metrics = measured(StateNorms(1), algorithm=algorithms.feddyn())
+    run, metrics = measured(StateNorms(2), algorithm=algorithms.feddyn())  # and after the last
     expected = rows(run, "h_i")[COHORTS[2]].norm(dim=1).mean()
     assert metrics[-1]["dual/h_i"] == pytest.approx(float(expected))
     assert metrics[-1]["dual/h"] == pytest.approx(float(server(run, "h").norm()))
