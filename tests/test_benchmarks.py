@@ -44,7 +44,7 @@ def run(
 
 
 @pytest.mark.parametrize("command", ["right", "fast"])
-def test_the_script_lays_the_package_out_as_it_is_installed(command, tmp_path):
+def test_the_script_lays_the_package_out_as_it_is_installed(command: str, tmp_path: Path) -> None:
     """The machine has no installed package."""
     out = tmp_path / "out"
     environment = {**os.environ, "DEVICE": "cpu", "PYTHON": "true", "FL_SIMULATOR": str(tmp_path)}
@@ -56,14 +56,16 @@ def test_the_script_lays_the_package_out_as_it_is_installed(command, tmp_path):
     assert (Path(f"{out}.copy") / "fl_lightning" / "callbacks" / "__init__.py").is_file()
 
 
-def test_the_script_names_all_packages_that_the_machine_needs():
+def test_the_script_names_all_packages_that_the_machine_needs() -> None:
     project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())["project"]
     needed = {re.split("[<>=]", each)[0] for each in project["dependencies"]}
     assert needed <= {*re.findall(r"[a-z][\w.-]*\w", SCRIPT.partition("set -u")[0])}
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_trains_as_one_client_after_another(way, benchmarks, traces):
+def test_every_way_trains_as_one_client_after_another(
+    way: str, benchmarks: Callable[[str], Any], traces: list[Any]
+) -> None:
     federation = benchmarks("contest").federation
     given = {"clients": 2, "samples": 4, "batch": 2}
     run, expected = (
@@ -79,7 +81,9 @@ def test_every_way_trains_as_one_client_after_another(way, benchmarks, traces):
 @pytest.mark.parametrize(
     ("way", "operations", "casts"), [("sequential", 100, 6), ("stacked2", 142, 10)]
 )
-def test_a_step_of_lenet_asks_few_operations_of_a_gpu(way, operations, casts, benchmarks):
+def test_a_step_of_lenet_asks_few_operations_of_a_gpu(
+    way: str, operations: int, casts: int, benchmarks: Callable[[str], Any]
+) -> None:
     counts = benchmarks("launches").step("lenet", "fedtoga", way)
     assert counts.total() <= operations
     assert counts["cast"] <= casts
@@ -100,13 +104,18 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("command", SHOWN)
-def test_a_script_measures(command, run):
+def test_a_script_measures(command: str, run: Callable[..., str]) -> None:
     printed = run(*command.split())
     assert "FAILED" not in printed
     assert re.search(SHOWN[command], printed, re.MULTILINE)
 
 
-def test_the_parts_of_a_round_are_timed(run, benchmarks, monkeypatch, tmp_path):
+def test_the_parts_of_a_round_are_timed(
+    run: Callable[..., str],
+    benchmarks: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
     split = benchmarks("split")
     monkeypatch.setattr(split.Federation, "evaluate", split.evaluate, raising=False)
     for _, owner, names in split.PARTS:  # which the script wraps
@@ -118,7 +127,7 @@ def test_the_parts_of_a_round_are_timed(run, benchmarks, monkeypatch, tmp_path):
     assert trace.stat().st_size
 
 
-def test_runs_as_one_program_are_timed_beside_the_same_alone(run):
+def test_runs_as_one_program_are_timed_beside_the_same_alone(run: Callable[..., str]) -> None:
     arguments = "--model mlp --runs 2 --clients 2 --samples 4 --turns 1 --way stacked-graph"
     printed = run("sweep", *arguments.split(), "--rounds", "1")
     [off] = re.findall(r"differ by up to (\S+)", printed)
@@ -126,7 +135,9 @@ def test_runs_as_one_program_are_timed_beside_the_same_alone(run):
     assert "=> mlp, fedavg, 32-true: 2 runs as one program take" in printed
 
 
-def test_random_combinations_are_trained_in_every_way(run, monkeypatch, tmp_path):
+def test_random_combinations_are_trained_in_every_way(
+    run: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     arguments = "--first", "28", "--count", "1"
     assert run("combinations", *arguments) == "equal resumed 1, equal stacked 1, equal together 1\n"

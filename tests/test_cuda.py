@@ -2,6 +2,7 @@
 
 import warnings
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,7 +111,7 @@ CASES = [(name, executor) for executor in EAGER for name in ALGORITHMS] + [
 
 
 @pytest.mark.parametrize(("name", "executor"), CASES)
-def test_a_gpu_trains_the_model_of_the_cpu(name, executor):
+def test_a_gpu_trains_the_model_of_the_cpu(name: str, executor: str) -> None:
     """With weight decay, without momentum: the compiled steps then have SGD in them."""
     local = partial(SGD, lr=0.05, weight_decay=0.01)
     algorithm = EVERY_ALGORITHM[name].with_outer_terms(local=local)
@@ -121,14 +122,14 @@ def test_a_gpu_trains_the_model_of_the_cpu(name, executor):
 
 
 @pytest.mark.parametrize("executor", EAGER)
-def test_momentum_clipping_and_exact_sums_too(executor):
+def test_momentum_clipping_and_exact_sums_too(executor: str) -> None:
     algorithm = hard(EVERY_ALGORITHM["fedsmoo"])
     options = {"executor": EXECUTORS[executor], "deterministic": True, **images()}
     there = round_after_round(on(DEVICE, algorithm, **options))
     assert_same(there, round_after_round(on("cpu", algorithm, **images())))
 
 
-def test_scores_are_those_of_the_cpu(tmp_path):
+def test_scores_are_those_of_the_cpu(tmp_path: Path) -> None:
     metrics: list[dict[str, float]] = [{}, {}]
     for device, scores in zip((DEVICE, "cpu"), metrics, strict=True):
         run = on(device, EVERY_ALGORITHM["knn_per"], rounds=2, **images())
@@ -140,7 +141,7 @@ def test_scores_are_those_of_the_cpu(tmp_path):
     assert len(metrics[0]) == 6
 
 
-def test_a_run_continues_from_a_checkpoint(tmp_path):
+def test_a_run_continues_from_a_checkpoint(tmp_path: Path) -> None:
     """Also where rows lie on the disk, read ahead and written behind through pinned memory."""
     feddyn, on_disk = EVERY_ALGORITHM["feddyn"], {"state_dir": tmp_path / "rows"}
     run = round_after_round(on(DEVICE, feddyn, client_state_memory=8192, **on_disk, **images()), 2)
@@ -152,7 +153,7 @@ def test_a_run_continues_from_a_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_bf16_trains_towards_what_float32_finds(executor):
+def test_bf16_trains_towards_what_float32_finds(executor: str) -> None:
     data = {
         "clients": classification(dtype=torch.float32, shape=(3, 4, 6)),
         "module": convolutional(3, torch.float32),
@@ -167,7 +168,7 @@ def test_bf16_trains_towards_what_float32_finds(executor):
 
 
 @pytest.mark.parametrize("executor", GRAPHS)
-def test_two_hundred_rounds_of_graphs_have_the_same_bits_twice(executor):
+def test_two_hundred_rounds_of_graphs_have_the_same_bits_twice(executor: str) -> None:
     """Streams that do not wait for each other would show."""
     first, second = (
         round_after_round(
@@ -186,7 +187,7 @@ def test_two_hundred_rounds_of_graphs_have_the_same_bits_twice(executor):
 
 
 @pytest.mark.parametrize("executor", EAGER)
-def test_a_round_waits_for_the_device_once(executor):
+def test_a_round_waits_for_the_device_once(executor: str) -> None:
     run = on(DEVICE, EVERY_ALGORITHM["fedtoga"], executor=EAGER[executor], rounds=4, **images())
     round_after_round(run, 3)  # warmed up, and captured
     torch.cuda.set_sync_debug_mode("warn")
@@ -197,7 +198,9 @@ def test_a_round_waits_for_the_device_once(executor):
     assert len([one for one in caught if "synchronizing" in str(one.message)]) == 1
 
 
-def test_a_term_that_waits_for_the_device_trains_eagerly_and_leaves_the_allocator_well(capsys):
+def test_a_term_that_waits_for_the_device_trains_eagerly_and_leaves_the_allocator_well(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     given = {"executor": GRAPHS["branches"], **images()}
     there = round_after_round(on(DEVICE, Algorithm(Waiting()), **given))
     assert_same(there, round_after_round(on("cpu", Algorithm(Waiting()), **images())))
@@ -207,14 +210,14 @@ def test_a_term_that_waits_for_the_device_trains_eagerly_and_leaves_the_allocato
     assert there.local_training.executor.manner
 
 
-def test_a_gpu_scores_small_samples_in_large_batches():
+def test_a_gpu_scores_small_samples_in_large_batches() -> None:
     small = images()["clients"].dataset
     assert forward_batch(small.to(DEVICE), 100) == 1000
 
 
 @pytest.mark.parametrize("executor", ["auto", "sequential", "stacked"])
 @pytest.mark.parametrize("name", MODULES)
-def test_a_module_is_trained_in_place_as_on_the_cpu(name, executor):
+def test_a_module_is_trained_in_place_as_on_the_cpu(name: str, executor: str) -> None:
     fitted, scores = [], []
     for device in (DEVICE, "cpu"):
         module = MODULES[name]().double()

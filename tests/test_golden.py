@@ -115,7 +115,13 @@ def federation(
     )
 
 
-def test_replays_the_authors_trajectory(golden_file, executor, fabric, request, traces):
+def test_replays_the_authors_trajectory(
+    golden_file: Path,
+    executor: str,
+    fabric: Fabric,
+    request: pytest.FixtureRequest,
+    traces: list[Any],
+) -> None:
     assert golden_file.is_file(), f"{golden_file} holds no trajectory"
     try:
         setup, data = set_up(golden_file)
@@ -143,7 +149,7 @@ def test_replays_the_authors_trajectory(golden_file, executor, fabric, request, 
         assert error <= tolerance, f"state {name} is off by {error}"
 
 
-def test_no_visit_is_longer_than_the_recorded_K(tmp_path, fabric):
+def test_no_visit_is_longer_than_the_recorded_K(tmp_path: Path, fabric: Fabric) -> None:
     recorded = json.loads(str(np.load(HERE / "adamw-fedadamw-llm.npz")["hparams"]))
     recorded |= {"dataset": "ragged", "values": recorded["values"] | {"K": 3, "batch_size": 6}}
     path = tmp_path / "adamw-fedadamw-ragged-llm.npz"

@@ -23,7 +23,9 @@ def rows() -> Iterator[tuple[list[str], str, str]]:
 
 
 @pytest.mark.parametrize(("methods", "paper", "code"), [*rows()])
-def test_options_exist_and_bold_ones_are_defaults(methods, paper, code):
+def test_options_exist_and_bold_ones_are_defaults(
+    methods: list[str], paper: str, code: str
+) -> None:
     for name in methods:
         make = getattr(fl.algorithms, name)
         for side in paper, code:

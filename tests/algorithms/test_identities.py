@@ -170,7 +170,9 @@ SAME: list[tuple[Callable[..., Algorithm], dict[str, Any], Algorithm]] = [
     SAME,
     ids=[without_addresses(f"{make()} with {coefficients}") for make, coefficients, _ in SAME],
 )
-def test_one_method_is_another(make, coefficients, special):
+def test_one_method_is_another(
+    make: Callable[..., Algorithm], coefficients: dict[str, Any], special: Algorithm
+) -> None:
     assert_same_unless(make(**coefficients), special, make(), tolerance=1e-10)
 
 
@@ -182,23 +184,25 @@ def test_one_method_is_another(make, coefficients, special):
     ],
     ids=["feddisco", "fednova"],
 )
-def test_a_method_is_another_only_where_clients_are_equally_large(made, special, different):
+def test_a_method_is_another_only_where_clients_are_equally_large(
+    made: Algorithm, special: Algorithm, different: Algorithm
+) -> None:
     """With momentum, under which the clients' paths count."""
     assert_same_unless(made, special, different, clients=classification((10,) * 6))
     assert distances(*(trained(hard(a)) for a in (made, special)))["model"] > 1e-6
 
 
-def test_fedlesams_last_active_model_is_the_last_rounds_if_everybody_takes_part():
+def test_fedlesams_last_active_model_is_the_last_rounds_if_everybody_takes_part() -> None:
     own, common = (C.fedlesam(0.3, reference) for reference in ("last_active", "last_round"))
     assert_same_unless(own, common, UNIFORM, sampler=lambda *_: [*range(4)])
     assert (trained(hard(own)).w - trained(hard(common)).w).abs().max() > 1e-6
 
 
-def test_fedswas_rate_is_steady_where_it_ends_as_it_begins():
+def test_fedswas_rate_is_steady_where_it_ends_as_it_begins() -> None:
     assert_same_unless(C.fedswa(1.0, 1.0), UNIFORM, C.fedswa(), decays=False)
 
 
-def test_the_head_in_one_pass_is_the_head_in_two():
+def test_the_head_in_one_pass_is_the_head_in_two() -> None:
     """Through both executors, under BatchNorm and dropout, whose mask the passes share."""
     one, two = HeadSOL(1.0, scale=None), SOL(Distill(), 1.0, None, "head")
     run, *others = (

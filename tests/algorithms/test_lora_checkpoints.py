@@ -15,7 +15,7 @@ from fl_lightning import Algorithm, UserError
 
 
 @pytest.mark.parametrize("name", ["fedex_lora", "flora", "ffa_lora"])
-def test_a_resumed_run_has_the_base_that_the_server_moved(name, tmp_path):
+def test_a_resumed_run_has_the_base_that_the_server_moved(name: str, tmp_path: Path) -> None:
     def begun(folder: Path, *, other: bool = False) -> Any:
         module = adapted()
         for p in filter(lambda p: other and p.requires_grad, module.parameters()):
@@ -43,7 +43,9 @@ def test_a_resumed_run_has_the_base_that_the_server_moved(name, tmp_path):
         ("flora", ("base_layer.weight",)),
     ],
 )
-def test_a_checkpoint_holds_digests_of_what_stays_as_it_was(name, saved):
+def test_a_checkpoint_holds_digests_of_what_stays_as_it_was(
+    name: str, saved: tuple[str, ...]
+) -> None:
     state = adapted_federation(LORA[name]).state_dict()
     assert {*state["frozen"]} == {f"{layer}.{s}" for layer in ("inner", "outer") for s in saved}
     others = {k for k, p in adapted().named_parameters() if "base_layer" in k} - {*state["frozen"]}
@@ -52,14 +54,14 @@ def test_a_checkpoint_holds_digests_of_what_stays_as_it_was(name, saved):
 
 
 @pytest.mark.parametrize("name", ["fedit", "fedex_lora"])
-def test_a_run_is_not_resumed_with_another_base(name):
+def test_a_run_is_not_resumed_with_another_base(name: str) -> None:
     state, other = adapted_federation(LORA[name]).state_dict(), adapted()
     other.get_parameter("outer.base_layer.bias").data[1] += 1e-12
     with pytest.raises(UserError, match=r"outer\.base_layer\.bias is frozen and has other values"):
         adapted_federation(LORA[name], module=other).load_state_dict(state)
 
 
-def test_a_state_before_the_base_moved_is_refused_where_the_rehearsal_could_not_know():
+def test_a_state_before_the_base_moved_is_refused_where_the_rehearsal_could_not_know() -> None:
     """A term that moves a weight in one round only, after a state that has its digest."""
     from fl_lightning import Term
 

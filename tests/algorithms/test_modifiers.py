@@ -1,5 +1,6 @@
 """Modifiers combine with everything, equal the named methods, or are refused with a reason."""
 
+from collections.abc import Callable
 from functools import partial, reduce
 from itertools import product
 from typing import Any
@@ -86,7 +87,7 @@ def two_rounds(algorithm: Algorithm, **options: Any) -> Any:
 SAMPLE = covering()
 
 
-def test_everything_can_be_added_to_everything_in_one_order():
+def test_everything_can_be_added_to_everything_in_one_order() -> None:
     """Perturbations are inside, starts and server steps outside, the algorithm is between them."""
     for choice in SAMPLE:
         algorithm, perturb, _, start, server = choice
@@ -101,7 +102,7 @@ def test_everything_can_be_added_to_everything_in_one_order():
 
 
 @pytest.mark.parametrize("choice", SAMPLE, ids="-".join)
-def test_executors_agree_on_combinations(choice):
+def test_executors_agree_on_combinations(choice: Choice) -> None:
     """Two rounds: in the first one nothing is known of the past yet."""
     algorithm = put_together(choice)
     assert_agree(two_rounds(algorithm), two_rounds(algorithm, executor=STACKED))
@@ -139,7 +140,7 @@ NAMED = {
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_named_method_is_its_parts_put_together(name):
+def test_a_named_method_is_its_parts_put_together(name: str) -> None:
     base, modifiers, named = NAMED[name]
     model, expected, without = (
         two_rounds(a).w.detach() for a in (add(base, *modifiers), named, base)
@@ -148,7 +149,7 @@ def test_a_named_method_is_its_parts_put_together(name):
     assert (without - expected).abs().max() > 1e-9
 
 
-def test_what_is_chosen_by_default_adds_nothing():
+def test_what_is_chosen_by_default_adds_nothing() -> None:
     for makers in PARTS.values():
         default = next(iter(makers.values()))()
         assert default == Modifier()
@@ -178,7 +179,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("base", "modifier", "reason"), REFUSED, ids=[r for *_, r in REFUSED])
-def test_a_combination_without_meaning_is_refused_with_the_reason(base, modifier, reason):
+def test_a_combination_without_meaning_is_refused_with_the_reason(
+    base: Algorithm, modifier: Modifier, reason: str
+) -> None:
     """By the modifier or before the first round."""
     with pytest.raises((ValueError, TermError), match=reason):
         federation(modifier.to(base))
@@ -194,14 +197,16 @@ def test_a_combination_without_meaning_is_refused_with_the_reason(base, modifier
         ("feddyn", partial(M.word, "bias")),
     ],
 )
-def test_executors_agree_on_personal_parts_and_compression(base, personal, sent):
+def test_executors_agree_on_personal_parts_and_compression(
+    base: str, personal: Callable[[], Modifier], sent: str
+) -> None:
     """Compression comes last, so that it sees nothing of what clients keep."""
     algorithm = add(DRIFT[base], M.sam(), M.relaxed(), personal(), SEND[sent])
     assert algorithm.terms[-len(SEND[sent].outer) :] == SEND[sent].outer
     assert_agree(two_rounds(algorithm), two_rounds(algorithm, executor=STACKED))
 
 
-def test_clipping_comes_after_what_is_added_and_a_split_pull_after_clipping():
+def test_clipping_comes_after_what_is_added_and_a_split_pull_after_clipping() -> None:
     made = add(C.feddyn(prox_clip="split"), M.sam(), SERVER["adam"]).with_outer_terms(Clip())
     names = [type(term).__name__ for term in made.terms]
     assert names == ["SAM", "ReleasedRegularizer", "AdaptiveServer", "Clip", "UnclippedPull"]

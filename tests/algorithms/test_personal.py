@@ -3,6 +3,7 @@
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,7 +33,9 @@ UNIFORM = Algorithm()
 
 
 @on_eager_executors
-def test_of_local_only_clients_the_global_model_never_moves_and_each_is_as_if_alone(executor):
+def test_of_local_only_clients_the_global_model_never_moves_and_each_is_as_if_alone(
+    executor: Any,
+) -> None:
     run = trained(
         hard(C.local_only()), sampler=lambda n, seed, round: list(range(n)), executor=executor
     )
@@ -59,7 +62,9 @@ def part_of(run: Federation, part: str, w: Tensor) -> Tensor:
         ("lg_fedavg", "body", True),
     ],
 )
-def test_a_client_keeps_its_part_and_its_running_statistics(name, part, normalizes, executor):
+def test_a_client_keeps_its_part_and_its_running_statistics(
+    name: str, part: str, normalizes: bool, executor: Any
+) -> None:
     """Statistics are part of the body. The server's part stays as it began."""
     begun = dict(classifier().named_buffers())
     run = trained(hard(ALGORITHMS[name]()), executor=executor)
@@ -76,7 +81,7 @@ def test_a_client_keeps_its_part_and_its_running_statistics(name, part, normaliz
             assert kept[key].equal(value) != normalizes
 
 
-def test_fedbn_by_hand():
+def test_fedbn_by_hand() -> None:
     """Two rounds of two clients in a plain loop, running statistics included."""
 
     def network() -> nn.Module:
@@ -114,8 +119,8 @@ def test_fedbn_by_hand():
 
 
 def test_personal_models_of_fedbn_are_the_same_in_every_executor_and_after_a_restart(
-    tmp_path, traces
-):
+    tmp_path: Path, traces: list[Any]
+) -> None:
     """Fine-tuned ones too, and those of a client that was skipped in between."""
 
     def models(run: Federation) -> list[Any]:
@@ -140,7 +145,7 @@ def test_personal_models_of_fedbn_are_the_same_in_every_executor_and_after_a_res
     torch.testing.assert_close(models(whole), models(resumed), rtol=0, atol=0)
 
 
-def test_a_skipped_client_keeps_its_running_statistics():
+def test_a_skipped_client_keeps_its_running_statistics() -> None:
     run = federation(algorithms.fedbn(), on_divergence="skip-client", sampler=lambda *_: [0, 1])
     run.train_round()
     before = personal_model(run, 0)[1]
@@ -151,7 +156,7 @@ def test_a_skipped_client_keeps_its_running_statistics():
     assert all(kept.isfinite().all() for kept in other.values())
 
 
-def test_fedbn_sends_and_receives_no_running_statistics():
+def test_fedbn_sends_and_receives_no_running_statistics() -> None:
     run = federation(algorithms.fedbn())
     numbers = 8 * (99 - 16) * len(COHORTS[0])
     metrics = run.train_round()
@@ -159,7 +164,7 @@ def test_fedbn_sends_and_receives_no_running_statistics():
     assert metrics["comm/downlink_mb"] == pytest.approx(numbers / 1e6)
 
 
-def test_fedrep_trains_the_head_first_and_the_body_then():
+def test_fedrep_trains_the_head_first_and_the_body_then() -> None:
     """Of eight plain steps six are the head's."""
     moved = []
     base = Algorithm(*algorithms.fedrep(head_share=0.75).terms)
@@ -183,7 +188,7 @@ def test_fedrep_trains_the_head_first_and_the_body_then():
     assert moved == [[True, False]] * 6 + [[False, True]] * 2
 
 
-def test_dittos_common_model_is_fedavgs_and_without_a_pull_its_own_ones_are_alone():
+def test_dittos_common_model_is_fedavgs_and_without_a_pull_its_own_ones_are_alone() -> None:
     """Of plain SGD without dropout, whose masks would differ."""
     options = {"module": classifier(norm=False, dropout=0.0), "decays": False}
     free, pulled, fedavg, alone = (
@@ -197,7 +202,7 @@ def test_dittos_common_model_is_fedavgs_and_without_a_pull_its_own_ones_are_alon
     assert personal_model(pulled, 0)[0].equal(rows(pulled, "v_i")[0])
 
 
-def test_dittos_pull_by_hand():
+def test_dittos_pull_by_hand() -> None:
     """Three full-batch steps of one client of a linear regression."""
     run = regression(C.ditto(0.5), steps=3, lr=0.1, sampler=lambda *_: [0])
     run.train_round()

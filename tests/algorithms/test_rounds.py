@@ -21,7 +21,7 @@ from problems import (
 from regressions import all_three, mean_gradient, regression
 from torch import Tensor
 
-from fl_lightning import Algorithm, algorithms
+from fl_lightning import Algorithm, Term, algorithms
 from fl_lightning.terms import SAM, Neighbor
 
 C = algorithms
@@ -45,7 +45,9 @@ EXACT = {"rtol": 0, "atol": 1e-12}
         ("fedgloss", "h", "h_i"),
     ],
 )
-def test_the_server_keeps_the_mean_of_all_clients_and_the_idle_keep_theirs(algorithm, mean, own):
+def test_the_server_keeps_the_mean_of_all_clients_and_the_idle_keep_theirs(
+    algorithm: str, mean: str, own: str
+) -> None:
     run = federation(hard(EVERY_ALGORITHM[algorithm]), executor=STACKED)
     for round in range(3):
         before = rows(run, own)
@@ -89,7 +91,7 @@ MADE_OF: list[tuple[Algorithm, Callable[[Any], Tensor]]] = [
 
 
 @pytest.mark.parametrize(("algorithm", "made_of"), MADE_OF, ids=[str(a) for a, _ in MADE_OF])
-def test_the_new_model_is_made_of(algorithm, made_of):
+def test_the_new_model_is_made_of(algorithm: Algorithm, made_of: Callable[[Any], Tensor]) -> None:
     """Three equally large clients, two of which take part."""
     run = regression(algorithm.with_outer_terms(Left()))
     dual = any("h_i" in term.client for term in algorithm.terms)
@@ -115,7 +117,9 @@ def test_the_new_model_is_made_of(algorithm, made_of):
     ],
     ids=["fedtoga", "feddyn", "fedvra", "feddc", "scaffold", "fedavg", "fedprox"],
 )
-def test_duals_and_variates_reach_the_stationary_point_fedavg_misses(algorithm, exact):
+def test_duals_and_variates_reach_the_stationary_point_fedavg_misses(
+    algorithm: Algorithm, exact: bool
+) -> None:
     rounds = 35 if exact else 10
     run = regression(algorithm, rounds=rounds, lr=0.2, sampler=all_three, executor=STACKED)
     assert mean_gradient(run.w.detach()).norm() > 1
@@ -127,7 +131,7 @@ def only_client_1(num_clients: int, seed: int, round: int) -> list[int]:
     return [1]
 
 
-def test_fedtogas_lemmas_hold_on_recorded_gradients():
+def test_fedtogas_lemmas_hold_on_recorded_gradients() -> None:
     """C.1: u - w = -a sum gamma_k gt_k + gamma a (h_i - beta Delta), and C.2 for h_i'.
 
     In the paper's letters a = 1/lam, and h_i = -lam times our displacement. Client 1 is alone in
@@ -162,7 +166,7 @@ def test_fedtogas_lemmas_hold_on_recorded_gradients():
     ],
     ids=without_addresses,
 )
-def test_a_perturbation_is_rho_long_once_there_is_a_past(term, lengths):
+def test_a_perturbation_is_rho_long_once_there_is_a_past(term: Term, lengths: list[float]) -> None:
     """Three steps of two visits; the previous gradient is forgotten unless it is carried."""
     inside: list[tuple[Tensor, Tensor]] = []
     outside: list[tuple[Tensor, Tensor]] = []

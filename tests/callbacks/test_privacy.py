@@ -1,6 +1,7 @@
 """Privacy: epsilon as opacus counts it, resumed too; what would break the promise is refused."""
 
 from math import inf
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -32,7 +33,7 @@ def private(*terms: Any, **options: Any) -> Federation:
     return federation(algorithm, **given)
 
 
-def test_epsilon_of_changing_noise_and_of_the_other_accountant():
+def test_epsilon_of_changing_noise_and_of_the_other_accountant() -> None:
     history = [(1.0, 0.1, 3), (2.0, 0.1, 5)]
     for name, kind in {"rdp": RDPAccountant, "prv": PRVAccountant}.items():
         direct = kind()
@@ -43,7 +44,7 @@ def test_epsilon_of_changing_noise_and_of_the_other_accountant():
     assert epsilon([(1.0, 0.1, 3), (0.0, 0.1, 1)], 1e-5, "rdp") == inf
 
 
-def test_a_round_of_changing_noise_is_computed_once(monkeypatch):
+def test_a_round_of_changing_noise_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compute = Mock(return_value=ones(len(RDPAccountant.DEFAULT_ALPHAS)))
     monkeypatch.setattr(rdp, "compute_rdp", compute)
     history = [(1 + k / 7919, 0.123, 1) for k in range(300)]
@@ -53,7 +54,7 @@ def test_a_round_of_changing_noise_is_computed_once(monkeypatch):
     assert compute.call_count == 300
 
 
-def test_the_plan_counts_rounds_of_equal_noise_together(monkeypatch):
+def test_the_plan_counts_rounds_of_equal_noise_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(privacy, "epsilon", counted := Mock(return_value=1.0))
     run = private(GaussianMechanism(accountant="prv"), rounds=500)
     PrivacyAccountant(run).planned(run)
@@ -61,17 +62,17 @@ def test_the_plan_counts_rounds_of_equal_noise_together(monkeypatch):
 
 
 @pytest.mark.parametrize("accountant", ["rdp", "prv"])
-def test_epsilon_is_zero_where_delta_alone_covers_the_rounds(accountant):
+def test_epsilon_is_zero_where_delta_alone_covers_the_rounds(accountant: str) -> None:
     assert epsilon([(100.0, 1.0, 1)], 0.1, accountant) == 0
 
 
-def test_rounds_that_prv_cannot_count_are_refused():
+def test_rounds_that_prv_cannot_count_are_refused() -> None:
     for noise, delta in ((1.0, 1e-30), (0.01, 1e-5)):
         with pytest.raises(UserError, match=r"prv .* choose rdp"):
             epsilon([(noise, 1.0, 1)], delta, "prv")
 
 
-def test_the_rounds_are_counted_with_their_noise_and_over_a_restart():
+def test_the_rounds_are_counted_with_their_noise_and_over_a_restart() -> None:
     run = private(GaussianMechanism(noise_multiplier=fl.linear(1.0, 2.0, 2)))
     first, second = PrivacyAccountant(run), PrivacyAccountant(run)
     for accountant in (first, first, second):
@@ -83,7 +84,9 @@ def test_the_rounds_are_counted_with_their_noise_and_over_a_restart():
     assert metrics["privacy/epsilon"] == epsilon(second.history, 1e-5, "rdp")
 
 
-def test_a_resumed_run_has_the_noise_and_the_epsilon_of_one_made_at_once(tmp_path, capsys):
+def test_a_resumed_run_has_the_noise_and_the_epsilon_of_one_made_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     argv = ["--algorithm", "dp_fedavg", "--sampling", "bernoulli", "--participation", "0.5"]
     argv += ["--accelerator", "cpu", "--run-dir", str(tmp_path / "run")]
     experiment(*argv, "--rounds", "2").run()
@@ -134,19 +137,23 @@ NOISY = GaussianMechanism()
         ([NOISY, term(update=by_cohort)], {}, "size of the cohort"),
     ],
 )
-def test_what_the_noise_does_not_cover_is_refused(terms, options, words):
+def test_what_the_noise_does_not_cover_is_refused(
+    terms: list[Any], options: dict[str, Any], words: str
+) -> None:
     with pytest.raises(UserError, match=words):
         check_private(private(*terms, **options))
 
 
-def test_what_it_covers_is_not_refused():
+def test_what_it_covers_is_not_refused() -> None:
     check_private(private(SAM(), Personal("head"), NOISY, ServerMomentum()))
     check_private(private(algorithms.dp_fedavg(quantile=0.5).terms[0]))
     without_statistics = nn.Sequential(nn.Linear(6, 8), nn.GroupNorm(2, 8), nn.Linear(8, 3))
     check_private(private(module=without_statistics.double()))
 
 
-def test_without_the_extra_nothing_is_made(tmp_path, capsys, monkeypatch):
+def test_without_the_extra_nothing_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(privacy, "find_spec", lambda name: None)
     argv = ["--algorithm", "dp_fedavg", "--sampling", "bernoulli"]
     assert "pip install fl-lightning[privacy]" in refused(capsys, tmp_path / "run", *argv)
@@ -154,7 +161,7 @@ def test_without_the_extra_nothing_is_made(tmp_path, capsys, monkeypatch):
         fl.FederatedTrainer("dp_fedsam", sampling="bernoulli")
 
 
-def test_a_trainer_needs_independent_clients():
+def test_a_trainer_needs_independent_clients() -> None:
     data = fl.FederatedData(rows(24), clients=torch.arange(24) % 3)
     trainer = fl.FederatedTrainer("dp_fedavg", rounds=1, accelerator="cpu")
     with pytest.raises(UserError, match="sampling bernoulli"):

@@ -23,7 +23,7 @@ from fl_lightning import (
     exponential,
     linear,
 )
-from fl_lightning.core.curves import parse
+from fl_lightning.core.curves import Curve, parse
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.terms import SAM, SOL, AdaptiveServer, Distill, Neighbor, Proximal
 
@@ -31,7 +31,7 @@ TEXTS = "linear(0.3, 1)", "cosine(0.1, 0)", "linear(1e-05, 0.4, 4)", "exponentia
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_curve_is_what_its_text_says(text):
+def test_a_curve_is_what_its_text_says(text: str) -> None:
     assert str(parse(text)) == str(parse(f" {text} ".replace(", ", ","))) == text
     assert parse(text) == parse(text) != parse("linear(7, 8)")
 
@@ -46,7 +46,7 @@ def test_a_curve_is_what_its_text_says(text):
     ],
     ids=str,
 )
-def test_curves_are_those_of_pytorch(curve, scheduler):
+def test_curves_are_those_of_pytorch(curve: Curve, scheduler: Any) -> None:
     optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=0.5)
     theirs = scheduler(optimizer)
     for t in range(9):
@@ -56,7 +56,7 @@ def test_curves_are_those_of_pytorch(curve, scheduler):
 
 
 @pytest.mark.parametrize("make", [linear, cosine])
-def test_the_ends_are_exact(make):
+def test_the_ends_are_exact(make: Any) -> None:
     for begin, end in ((0.8, 0.1), (0.1, 0.7), (0.3, 0.3)):
         curve = make(begin, end, 5)
         assert (curve(0, 9), curve(5, 9), curve(8, 9)) == (begin, end, end)
@@ -78,7 +78,7 @@ def test_the_ends_are_exact(make):
         "exponential(1, 0)",
     ],
 )
-def test_other_texts_are_refused(text):
+def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(UserError):
         parse(text)
 
@@ -108,7 +108,7 @@ INVERTED = {"fedgmt beta", "fedgloss beta"}
 
 
 @pytest.mark.parametrize(("name", "option"), FLOATS, ids=map(" ".join, FLOATS))
-def test_every_coefficient_may_be_a_curve(name, option):
+def test_every_coefficient_may_be_a_curve(name: str, option: str) -> None:
     number = values(name, option)[-1]
     if f"{name} {option}" in ELSEWHERE | INVERTED:
         with pytest.raises(UserError, match="linear"):
@@ -129,7 +129,7 @@ WITH_CURVES = {
 
 
 @pytest.mark.parametrize("name", WITH_CURVES)
-def test_executors_agree_without_a_second_compilation(name, traces):
+def test_executors_agree_without_a_second_compilation(name: str, traces: list[Any]) -> None:
     algorithm = WITH_CURVES[name]
     cohort: dict[str, Any] = {"sampler": lambda *_: [0, 2, 5]}
     one_by_one = trained(algorithm, **cohort)
@@ -139,7 +139,7 @@ def test_executors_agree_without_a_second_compilation(name, traces):
 
 
 @pytest.mark.parametrize("executor", [STACKED, TRACED])
-def test_the_numbers_are_those_of_the_round(executor, traces):
+def test_the_numbers_are_those_of_the_round(executor: Any, traces: list[Any]) -> None:
     """Of three rounds; a run in which each round has another constant computes the same."""
     curve = linear(0.3, 0.0)
     scheduled = federation(Algorithm(Proximal(curve)), executor=executor)
@@ -152,7 +152,7 @@ def test_the_numbers_are_those_of_the_round(executor, traces):
     assert_agree(scheduled, by_hand, 1e-12)
 
 
-def test_a_state_begins_with_the_number_of_the_first_round():
+def test_a_state_begins_with_the_number_of_the_first_round() -> None:
     run = federation(Algorithm(AdaptiveServer(tau=linear(0.5, 1))))
     assert run.server.states[0]["v"].unique().tolist() == [0.25]
 
@@ -167,7 +167,7 @@ class Branching(Term):
         return oracle(w) + self.beta if self.beta > 0.5 else oracle(w)
 
 
-def test_a_branch_on_a_coefficient_is_right_or_refused(traces):
+def test_a_branch_on_a_coefficient_is_right_or_refused(traces: list[Any]) -> None:
     """It is on above 0.5, in the first two of three rounds; a compiled step cannot tell."""
     curve = Algorithm(Branching(linear(1, 0)))
     one_by_one = trained(curve)
@@ -185,7 +185,7 @@ def test_a_branch_on_a_coefficient_is_right_or_refused(traces):
 @pytest.mark.parametrize(
     "make", [lambda c: 2 * c, lambda c: c / 2, lambda c: c**2, lambda c: c > 0, float, abs]
 )
-def test_only_terms_calculate_with_a_curve(make):
+def test_only_terms_calculate_with_a_curve(make: Any) -> None:
     with pytest.raises(UserError, match="only a term"):
         make(linear(0.1, 0.2))
 
@@ -200,7 +200,9 @@ def test_only_terms_calculate_with_a_curve(make):
         (lambda: algorithms.fedrcl(negatives=linear(1, 2)), ["negatives", "whole", "linear"]),
     ],
 )
-def test_numbers_out_of_range_are_refused_before_the_first_round(algorithm, said):
+def test_numbers_out_of_range_are_refused_before_the_first_round(
+    algorithm: Any, said: list[str]
+) -> None:
     with pytest.raises(UserError) as refusal:
         federation(algorithm())
     assert all(part in str(refusal.value) for part in said)
@@ -214,11 +216,11 @@ def test_numbers_out_of_range_are_refused_before_the_first_round(algorithm, said
         (Algorithm(SAM(linear(0, 1, 2)), lr=exponential(0.1, 0.5)), False),
     ],
 )
-def test_a_curve_over_all_rounds_is_a_horizon(algorithm, depends):
+def test_a_curve_over_all_rounds_is_a_horizon(algorithm: Algorithm, depends: bool) -> None:
     assert federation(algorithm).cost.has_horizon is depends
 
 
-def test_a_curve_may_end_where_its_coefficient_may_not_be():
+def test_a_curve_may_end_where_its_coefficient_may_not_be() -> None:
     """The last round is one step short of the end; after it the method is as in the last round."""
     run = federation(Algorithm(Distill(tau=linear(3, 0))), rounds=3)
     run.fit()

@@ -23,7 +23,9 @@ from fl_lightning.core.substitution import substituted
     ],
     ids=str,
 )
-def test_stacked_clients_have_torchs_max_pooling_on_a_gpu(options, dtype, monkeypatch):
+def test_stacked_clients_have_torchs_max_pooling_on_a_gpu(
+    options: dict[str, Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As they are, and as channels, how convolutions leave them."""
     x = torch.randn(2, 3, 4, 7, 9, generator=torch.Generator().manual_seed(0)).to(dtype)
     pooled = list[Any]()
@@ -49,7 +51,7 @@ def test_stacked_clients_have_torchs_max_pooling_on_a_gpu(options, dtype, monkey
     assert len(pooled) == 2
 
 
-def test_other_pooling_is_torchs(monkeypatch):
+def test_other_pooling_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one client, of unbatched images, and where places are asked for."""
     monkeypatch.setattr(device, "on_gpu", lambda x: True)
     x = torch.randn(2, 3, 4, 4)
@@ -63,7 +65,9 @@ def test_other_pooling_is_torchs(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["fedtoga", "fedsol", "moon"])
-def test_stacked_clients_train_alike_with_a_gpus_rules(name, monkeypatch):
+def test_stacked_clients_train_alike_with_a_gpus_rules(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     models = []
     for on_gpu in (False, True):
         monkeypatch.setattr(device, "on_gpu", lambda x, on_gpu=on_gpu: on_gpu)
@@ -77,7 +81,9 @@ def test_stacked_clients_train_alike_with_a_gpus_rules(name, monkeypatch):
 
 @pytest.mark.parametrize("dims", [(0, 0), (0, None), (None, 0)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_stacked_clients_have_torchs_cross_entropy_on_a_gpu(dtype, dims, monkeypatch):
+def test_stacked_clients_have_torchs_cross_entropy_on_a_gpu(
+    dtype: torch.dtype, dims: tuple[int | None, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     g = torch.Generator().manual_seed(0)
     scores, y = 5 * torch.randn(3, 8, 4, generator=g), torch.randint(4, (3, 8), generator=g)
     y[:, 2] = y[1, 5] = IGNORED

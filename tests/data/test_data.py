@@ -62,7 +62,9 @@ RGB = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
         (RGB, [0, 1], {"mean": (0.5,) * 3, "std": (0.5, 0.5, 0.0)}, "positive"),
     ],
 )
-def test_data_that_does_not_fit_together_is_refused(x, y, options, message):
+def test_data_that_does_not_fit_together_is_refused(
+    x: Tensor, y: list, options: dict, message: str
+):
     with pytest.raises(ValueError, match=message):
         DeviceDataset(x, torch.tensor(y), **{"classes": ("a", "b"), **options})
 
@@ -79,7 +81,7 @@ def test_batches_cover_every_epoch_exactly_once_with_a_short_last_batch():
 
 
 @pytest.mark.parametrize("together", [20, 33, 10_000])
-def test_batches_made_together_are_those_made_one_by_one(together):
+def test_batches_made_together_are_those_made_one_by_one(together: int):
     augment, sizes = CropFlip(cutout=3), [16, 16, 8, 16, 16, 8]
     index = torch.randperm(40, generator=torch.Generator().manual_seed(0)).repeat(2)
     draws = augment.draw(len(index), torch.Generator().manual_seed(1))
@@ -96,7 +98,7 @@ def test_batches_made_together_are_those_made_one_by_one(together):
     ("options", "steps"),
     [({"epochs": 0.5}, 2), ({"epochs": 0.01}, 1), ({"epochs": 1.8}, 5), ({"steps": 8}, 8)],
 )
-def test_number_of_steps(options, steps):
+def test_number_of_steps(options: dict, steps: int):
     data = numbered([23], batch_size=10, **options)
     batches = data.visit(0, 0)
     assert data.num_steps(0) == steps == len(batches)
@@ -108,7 +110,9 @@ def test_number_of_steps(options, steps):
 @pytest.mark.parametrize(
     "other", [(1, 0, 0), (0, 1, 0), (0, 0, 1)], ids=["client", "round", "seed"]
 )
-def test_order_and_augmentation_are_each_of_this_client_round_and_seed(drawn, other):
+def test_order_and_augmentation_are_each_of_this_client_round_and_seed(
+    drawn: str, other: tuple[int, int, int]
+):
     train, equal = images(40), Partition.from_lists([range(40), range(40)])
     options = {
         "batch_size": 8,
@@ -159,7 +163,7 @@ def test_the_digest_names_samples_labels_normalization_and_who_holds_what():
         ([[0]], {"batch_size": 0}, "batch_size"),
     ],
 )
-def test_impossible_client_data_is_refused(lists, options, message):
+def test_impossible_client_data_is_refused(lists: list, options: dict, message: str):
     with pytest.raises(ValueError, match=message):
         ClientData(images(12), Partition.from_lists(lists), **options)
 
@@ -173,7 +177,9 @@ def test_impossible_client_data_is_refused(lists, options, message):
         ((3, 8, 6), (8, 6), "others, such as masks"),
     ],
 )
-def test_augmentation_of_other_axes_or_without_the_masks_is_refused(x, y, message):
+def test_augmentation_of_other_axes_or_without_the_masks_is_refused(
+    x: tuple, y: tuple, message: str
+):
     data = DeviceDataset(torch.zeros(4, *x), torch.zeros(4, *y))
     with pytest.raises(ValueError, match=message):
         ClientData(data, Partition.from_lists([range(4)]), augment=CropFlip())
@@ -212,7 +218,9 @@ NO_SHIFT = torch.zeros(1, 1, 1)
 
 @pytest.mark.parametrize("side", [0, 3, 4])
 @pytest.mark.parametrize(("mode", "edge"), [("zero", 3), ("reflect", 3), ("zero", 0)])
-def test_augmentation_equals_padding_cropping_flipping_and_cutting_one_by_one(mode, edge, side):
+def test_augmentation_equals_padding_cropping_flipping_and_cutting_one_by_one(
+    mode: str, edge: int, side: int
+):
     augment = CropFlip(padding=edge, crop=0.5, mode=mode, cutout=side)
     x = 1 + torch.rand(50, 3, 8, 6)
     draws = augment.draw(50, torch.Generator().manual_seed(1))
@@ -242,7 +250,7 @@ def test_augmentation_draws_follow_their_probabilities():
 
 
 @pytest.mark.parametrize("edge", [0, 2])
-def test_black_borders_are_those_of_torchvision_before_normalization(edge):
+def test_black_borders_are_those_of_torchvision_before_normalization(edge: int):
     images = torch.randint(0, 256, (20, 3, 6, 5), dtype=torch.uint8)
     mean, std = (0.5, 0.4, 0.1), (0.2, 0.3, 0.4)
     data = DeviceDataset(images, torch.zeros(20).long(), ("a",), mean, std)

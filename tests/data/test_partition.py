@@ -1,3 +1,4 @@
+from collections.abc import Iterable
 from functools import partial
 
 import pytest
@@ -28,7 +29,9 @@ def covers_exactly(partition: Partition, n: int) -> bool:
     [(7, 0.001, 0), (7, 0.001, 10), (100, 0.1, 20), (60, 100.0, 1), (1, 0.5, 10)],
 )
 @pytest.mark.parametrize("balanced", [False, True])
-def test_dirichlet_covers_exactly_with_a_minimum_size(clients, alpha, min_size, balanced):
+def test_dirichlet_covers_exactly_with_a_minimum_size(
+    clients: int, alpha: float, min_size: int, balanced: bool
+):
     y = labels()
     partition = schemes.dirichlet(y, clients, 1, alpha=alpha, min_size=min_size, balanced=balanced)
     assert len(partition) == clients
@@ -42,7 +45,7 @@ def test_dirichlet_covers_exactly_with_a_minimum_size(clients, alpha, min_size, 
 @pytest.mark.parametrize(
     "prior", [{"alpha": 0.001}, {"alpha": 100.0}, {"classes": 1}, {"classes": 3}]
 )
-def test_label_prior_without_reuse_cover_exactly_in_equal_sizes(clients, prior):
+def test_label_prior_without_reuse_cover_exactly_in_equal_sizes(clients: int, prior: dict):
     """Also when the classes of all clients are exhausted."""
     partition = schemes.label_prior(labels(), clients, 1, **prior)
     assert covers_exactly(partition, 2003)
@@ -69,7 +72,7 @@ def test_label_prior_follow_the_prior_while_samples_last():
 
 @pytest.mark.parametrize(("clients", "classes"), [(5, 2), (7, 3), (100, 2), (100, 6), (10, 10)])
 def test_pathological_clients_hold_exactly_so_many_classes_and_every_class_is_held(
-    clients, classes
+    clients: int, classes: int
 ):
     y = labels()
     partition = schemes.pathological(y, clients, 1, classes=classes)
@@ -96,7 +99,7 @@ def test_pathological_mixes_which_classes_meet():
 
 
 @pytest.mark.parametrize("clients", [1, 7, 100])
-def test_shards_and_iid_cover_exactly(clients):
+def test_shards_and_iid_cover_exactly(clients: int):
     y = labels()
     shards = schemes.shards(y, clients, 1, per_client=2)
     iid = schemes.iid(y, clients, 1)
@@ -153,7 +156,7 @@ def test_the_seed_alone_decides_the_split(split):
         (lambda y: schemes.by_domain(y, 3, 0, domains=y % 2), "multiple"),
     ],
 )
-def test_impossible_splits_are_refused(call, message):
+def test_impossible_splits_are_refused(call, message: str):
     with pytest.raises(ValueError, match=message):
         call(labels())
 
@@ -207,7 +210,7 @@ def test_clients_of_a_given_size_may_outnumber_the_samples():
 
 
 @pytest.mark.parametrize("clients", [[3, 0, 19], [7], [5, 5]])
-def test_a_subset_of_clients_is_a_partition_of_its_own(clients):
+def test_a_subset_of_clients_is_a_partition_of_its_own(clients: list[int]):
     y = labels()
     whole = schemes.dirichlet(y, 20, 0)
     some = whole.subset(torch.tensor(clients, dtype=torch.int64))
@@ -216,7 +219,7 @@ def test_a_subset_of_clients_is_a_partition_of_its_own(clients):
 
 
 @pytest.mark.parametrize(("self_balancing", "flower"), [(True, 0.384), (False, 0.341)])
-def test_dirichlet_has_the_skew_of_flower_datasets(self_balancing, flower):
+def test_dirichlet_has_the_skew_of_flower_datasets(self_balancing: bool, flower: float):
     """Flower's mean total variation of 40 seeds at alpha 1, with a standard error of 0.003."""
     y = torch.arange(10).repeat(200)
     split = partial(schemes.dirichlet, y, 20, alpha=1.0, self_balancing=self_balancing)
@@ -234,7 +237,7 @@ def test_dirichlet_has_the_skew_of_flower_datasets(self_balancing, flower):
         ([f"a long name {k}" for k in range(345)], 10, "... and 10 more clients, 335 more classes"),
     ],
 )
-def test_a_description_shows_what_fits_80_columns(names, shown, rest):
+def test_a_description_shows_what_fits_80_columns(names: Iterable[str], shown: int, rest: str):
     y, classes = labels(), tuple(names)
     partition = schemes.pathological(y, 20, 0, classes=3)
     first, second, heading, *rows, last = partition.describe(y, classes).splitlines()

@@ -1,6 +1,6 @@
 """A compiled local step computes what the eager one computes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,7 +39,9 @@ def eager_and(
 
 
 @pytest.mark.parametrize(("width", "numbers"), [(10, (1, 2, 3)), (3, (1, 2, 2))])
-def test_the_largest_groups_of_each_round_are_compiled(width, numbers, traces):
+def test_the_largest_groups_of_each_round_are_compiled(
+    width: int, numbers: Sequence[int], traces: list[Any]
+) -> None:
     """The cohorts are of 5, 2 and 4 clients. What came before decides nothing, as in a resume."""
     even, algorithm = classification((10,) * 6), descending(algorithms.fedavg())
     run = federation(algorithm, clients=even, executor=partial(TRACED, width=width))
@@ -50,14 +52,18 @@ def test_the_largest_groups_of_each_round_are_compiled(width, numbers, traces):
 
 
 @pytest.mark.parametrize(("name", "written"), [("fedprox", 1), ("fedsam", 2)])
-def test_the_flat_gradient_is_written_only_where_it_is_needed_whole(name, written, traces):
+def test_the_flat_gradient_is_written_only_where_it_is_needed_whole(
+    name: str, written: int, traces: list[Any]
+) -> None:
     """New weights are concatenated once; SAM's norm needs the gradient too."""
     round_after_round(federation(descending(EVERY_ALGORITHM[name]), executor=TRACED), 1)
     assert sum(node.target is CAT for node in traces[0].graph.nodes) == written
 
 
 @needs_onednn
-def test_large_float32_products_are_onednns_where_mkl_is_slow(traces, monkeypatch):
+def test_large_float32_products_are_onednns_where_mkl_is_slow(
+    traces: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(onednn, "_mkl_is_slow", lambda: True)
     monkeypatch.setattr(onednn, "LEAST", 100)
     plain, traced = eager_and(
@@ -81,7 +87,9 @@ def images(channels: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("channels", "width"), [(1, 1), (3, 2)])
-def test_max_pooling_of_one_client_is_vectorized(channels, width, traces):
+def test_max_pooling_of_one_client_is_vectorized(
+    channels: int, width: int, traces: list[Any]
+) -> None:
     """Of several clients vmap reshapes the indices, so PyTorch's own pooling stays."""
     executor = partial(TRACED, width=width)
     assert_agree(*eager_and(executor, hard(algorithms.fedavg()), **images(channels)))
@@ -90,7 +98,7 @@ def test_max_pooling_of_one_client_is_vectorized(channels, width, traces):
     assert kept == (width > 1)
 
 
-def test_images_after_a_group_norm_may_be_flattened(traces):
+def test_images_after_a_group_norm_may_be_flattened(traces: list[Any]) -> None:
     """A trace takes it to be contiguous, which it is not of channels-last images."""
 
     def module() -> Any:
@@ -104,12 +112,12 @@ def test_images_after_a_group_norm_may_be_flattened(traces):
     assert len(traces) == 1
 
 
-def test_the_compiler_computes_the_same():
+def test_the_compiler_computes_the_same() -> None:
     """The only test that really compiles, which takes half a minute without inductor's cache."""
     assert_agree(*eager_and(TRACED, descending(algorithms.scaffold()), 1, **images(3)))
 
 
-def test_only_full_batches_of_full_width_are_compiled(traces):
+def test_only_full_batches_of_full_width_are_compiled(traces: list[Any]) -> None:
     clients = classification((4, 3, 2, 4, 3, 2))
     executor = partial(StackedExecutor, compiled=5)
     round_after_round(federation(algorithms.fedavg(), clients=clients, executor=executor))
@@ -119,7 +127,7 @@ def test_only_full_batches_of_full_width_are_compiled(traces):
 # ------------------------------------------------------------------------ what cannot be compiled
 
 
-def test_a_term_that_cannot_be_compiled_is_named():
+def test_a_term_that_cannot_be_compiled_is_named() -> None:
     with pytest.raises(AttributeError) as caught:
         federation(Algorithm(Counting()), executor=TRACED)
     where, why = caught.value.__notes__
@@ -127,13 +135,15 @@ def test_a_term_that_cannot_be_compiled_is_named():
     assert "--compile" in why
 
 
-def test_a_model_that_cannot_be_compiled_is_not_the_terms_fault():
+def test_a_model_that_cannot_be_compiled_is_not_the_terms_fault() -> None:
     branching = Around(lambda inner, x: inner(x if x.sum() > -1e9 else -x))
     with pytest.raises(ModelError, match=r"this model or its loss .*--compile"):
         round_after_round(federation(algorithms.fedsam(), module=branching, executor=TRACED))
 
 
-def test_without_a_compiler_the_first_line_of_its_error_is_shown(monkeypatch):
+def test_without_a_compiler_the_first_line_of_its_error_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def lacking(*_: Any) -> Any:
         raise RuntimeError("no working C++ compiler found\nin any of these places")
 

@@ -4,6 +4,7 @@ Mixing tensors of device and CPU, or waiting for a number of the device, raises 
 GPU the first is an error and the second lets its queue run empty; on the CPU neither shows.
 """
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -26,7 +27,7 @@ from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import init_states
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import CropFlip
-from fl_lightning.executors import GraphExecutor
+from fl_lightning.executors import Executor, GraphExecutor
 from fl_lightning.federation.aggregation import COLUMNS
 
 DEVICE = torch.device("meta")
@@ -119,7 +120,9 @@ ONE_BY_ONE = "fedavg", "fedtoga", "fedsol", "moon", "fedrcl", "perfedavg", "labe
     ("name", "executor"),
     [*product(ALGORITHMS, [STACKED]), *product(ONE_BY_ONE, [SequentialExecutor])],
 )
-def test_nothing_waits_for_the_device_in_a_round_of(name, executor):
+def test_nothing_waits_for_the_device_in_a_round_of(
+    name: str, executor: Callable[..., Executor]
+) -> None:
     clients = classification(EVEN, batch_size=6, steps=1)  # all steps call the same
     run = to_device(federation(hard(ALGORITHMS[name]), executor=executor, clients=clients))
     assert run_unread(run, [0, 1]).is_meta
@@ -129,7 +132,9 @@ def test_nothing_waits_for_the_device_in_a_round_of(name, executor):
     "options", [{}, {"deterministic": True}, {"on_divergence": "skip-client"}], ids=str
 )
 @on_eager_executors
-def test_nor_where_images_are_augmented_and_clients_are_ragged(executor, options):
+def test_nor_where_images_are_augmented_and_clients_are_ragged(
+    executor: Any, options: dict[str, Any]
+) -> None:
     augment = CropFlip(padding=1, cutout=2)
     clients = classification(dtype=torch.float32, shape=(2, 4, 6), augment=augment)
     given = {"module": convolutional(2, torch.float32), "clients": clients, **options}
@@ -140,7 +145,7 @@ def test_nor_where_images_are_augmented_and_clients_are_ragged(executor, options
 @pytest.mark.usefixtures("no_autocast")
 @pytest.mark.parametrize("name", ["fedit", "rolora", "fedsa_lora", "hetlora"])
 @on_eager_executors
-def test_nor_for_adapters(executor, name):
+def test_nor_for_adapters(executor: Any, name: str) -> None:
     clients = classification(EVEN, batch_size=6, steps=2)
     run = to_device(adapted_federation(hard(LORA[name]), executor=executor, clients=clients))
     assert run_unread(run, [0, 1]).is_meta
@@ -149,7 +154,7 @@ def test_nor_for_adapters(executor, name):
 @pytest.mark.usefixtures("no_autocast")
 @pytest.mark.parametrize("name", ["fedtoga", "labels and losses"])
 @pytest.mark.parametrize("stacked", [False, True])
-def test_nor_around_graphs(name, stacked):
+def test_nor_around_graphs(name: str, stacked: bool) -> None:
     """What waits in their steps, `tests/executors/test_graphs.py` finds."""
     executor = partial(GraphExecutor, width=3, stacked=stacked)
     clients = classification(EVEN, batch_size=6, steps=2)
@@ -164,7 +169,9 @@ def test_nor_around_graphs(name, stacked):
     [({}, 1), ({"deterministic": True}, 1), ({"on_divergence": "skip-client"}, 2)],
 )
 @pytest.mark.usefixtures("no_autocast")
-def test_a_round_waits_for_the_device_once(executor, options, reads, monkeypatch):
+def test_a_round_waits_for_the_device_once(
+    executor: Any, options: dict[str, Any], reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Twice where clients are skipped: the server's step takes how many are left."""
     clients = classification(EVEN, batch_size=6, steps=2)
     algorithm = hard(EVERY_ALGORITHM["fedtoga"])
@@ -186,14 +193,14 @@ def test_a_round_waits_for_the_device_once(executor, options, reads, monkeypatch
 
 
 @on_eager_executors
-def test_the_keys_of_dropout_lie_where_the_model_lies(executor):
+def test_the_keys_of_dropout_lie_where_the_model_lies(executor: Callable[..., Executor]) -> None:
     module = classifier().to(DEVICE)
     executor(module, Layout(module))
     assert {name for name, b in module.named_buffers() if not b.is_meta} == set()
     assert module(torch.zeros(5, 6, dtype=torch.float64, device=DEVICE)).is_meta
 
 
-def test_waiting_is_noticed():
+def test_waiting_is_noticed() -> None:
     there = torch.zeros(3, device=DEVICE)
     for waits in (
         lambda: torch.tensor([1.0], device=DEVICE),

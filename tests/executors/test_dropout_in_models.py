@@ -65,7 +65,7 @@ def sequences(dtype: torch.dtype = torch.float64) -> Any:
 
 
 @pytest.mark.parametrize("name", layers(0.0))
-def test_stacked_clients_agree_with_sequential_ones_on(name):
+def test_stacked_clients_agree_with_sequential_ones_on(name: str) -> None:
     """Under FedSOL, whose reference passes are in evaluation."""
 
     def run(p: float = 0.3, **options: Any) -> Federation:
@@ -79,7 +79,7 @@ def test_stacked_clients_agree_with_sequential_ones_on(name):
 
 
 @pytest.mark.parametrize("name", ["encoder", "lstm", "depth"])
-def test_compiled_clients_agree_with_sequential_ones_on(name, traces):
+def test_compiled_clients_agree_with_sequential_ones_on(name: str, traces: list[Any]) -> None:
     clients, cohort = classification((5, 5), shape=(3, 2), epochs=2), lambda *_: [0, 1]
     given = {"clients": clients, "sampler": cohort, "rounds": 1}
     compiled = COMPILED["stacked, traced"]
@@ -89,7 +89,7 @@ def test_compiled_clients_agree_with_sequential_ones_on(name, traces):
     assert len(traces) == 1
 
 
-def test_stacked_clients_agree_on_losses_of_an_lstm():
+def test_stacked_clients_agree_on_losses_of_an_lstm() -> None:
     """Passes without a gradient take other ways through PyTorch."""
 
     def gradient(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
@@ -102,7 +102,7 @@ def test_stacked_clients_agree_on_losses_of_an_lstm():
     assert_agree(run, expected)
 
 
-def test_lstm_in_float32_runs_without_a_warning():
+def test_lstm_in_float32_runs_without_a_warning() -> None:
     """Its oneDNN form would be run client by client."""
     module = of_sequences("lstm", dtype=torch.float32)
     trained(Algorithm(), module=module, clients=sequences(torch.float32), executor=STACKED)
@@ -121,19 +121,21 @@ def test_lstm_in_float32_runs_without_a_warning():
     ],
     ids=["torch", "in place", "python"],
 )
-def test_a_model_that_draws_otherwise_is_refused_before_the_first_round(draw, executor):
+def test_a_model_that_draws_otherwise_is_refused_before_the_first_round(
+    draw: Callable[[nn.Module, Tensor], Any], executor: Any
+) -> None:
     run = federation(Algorithm(), module=Around(draw), executor=executor)
     with pytest.raises(ModelError, match="Around draws random numbers"):
         run.prepare()
 
 
-def test_one_client_at_a_time_may_draw_otherwise():
+def test_one_client_at_a_time_may_draw_otherwise() -> None:
     module = Around(lambda inner, x: inner(x + torch.randn_like(x)))
     for executor in (SequentialExecutor, partial(StackedExecutor, width=1)):
         federation(Algorithm(), module=module, executor=executor).prepare()
 
 
-def test_trying_the_model_changes_nothing():
+def test_trying_the_model_changes_nothing() -> None:
     module = classifier()
     run = federation(Algorithm(), module=module, executor=STACKED)
     generator = torch.get_rng_state()

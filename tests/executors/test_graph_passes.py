@@ -12,7 +12,7 @@ from problems import vec
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import max_pool2d
-from torch.optim import SGD, Adam
+from torch.optim import SGD, Adam, Optimizer
 
 from fl_lightning.executors.compile import onednn
 from fl_lightning.executors.compile.late_concat import with_late_concatenation
@@ -48,7 +48,7 @@ CONCATENATED = {
 
 
 @pytest.mark.parametrize("function", CONCATENATED.values(), ids=CONCATENATED)
-def test_a_late_concatenation_has_the_same_values(function):
+def test_a_late_concatenation_has_the_same_values(function: Any) -> None:
     a, b, v = torch.randn(4, 2), torch.randn(4, 2), torch.randn(4, 4)
     rewritten = with_late_concatenation(traced(function, a, b, v))
     torch.testing.assert_close(rewritten(a, b, v), function(a, b, v), rtol=0, atol=1e-6)
@@ -66,7 +66,9 @@ PRODUCTS = {
 @needs_onednn
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("function", PRODUCTS.values(), ids=PRODUCTS)
-def test_onednns_products_have_the_same_values(function, dtype, monkeypatch):
+def test_onednns_products_have_the_same_values(
+    function: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(onednn, "_mkl_is_slow", lambda: True)
     monkeypatch.setattr(onednn, "LEAST", 1)
     c, a, b = (torch.randn(*shape, dtype=dtype) for shape in ((4, 3), (4, 5), (5, 3)))
@@ -77,7 +79,7 @@ def test_onednns_products_have_the_same_values(function, dtype, monkeypatch):
     assert replaced == (dtype == torch.float32 and function in [*PRODUCTS.values()][:3])
 
 
-def test_a_program_is_for_shapes_strides_and_dtypes(traces):
+def test_a_program_is_for_shapes_strides_and_dtypes(traces: list[Any]) -> None:
     program, x = Program(lambda x: (x.reshape(-1) * 2,)), torch.randn(3, 3)
     arguments = {x: 1, x + 1: 1, x.t(): 2, x.double(): 3, x[:2]: 4, x.t() + 1: 4}
     for argument, made in arguments.items():
@@ -102,7 +104,9 @@ class Scaled(SGD):
     ],
     ids=["sgd", "decay", "momentum", "ascent", "subclass", "adam", "groups"],
 )
-def test_only_plain_sgd_is_part_of_the_program(make, decay):
+def test_only_plain_sgd_is_part_of_the_program(
+    make: Callable[..., Optimizer], decay: float | None
+) -> None:
     assert weight_decay(make([vec(1.0), vec(2.0)])) == decay
 
 
@@ -122,7 +126,9 @@ def pools(graph: fx.GraphModule) -> bool:
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("stride", [None, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_vector_pooling_has_the_same_bits(dtype, layout, stride):
+def test_vector_pooling_has_the_same_bits(
+    dtype: torch.dtype, layout: torch.memory_format, stride: int | None
+) -> None:
     """Few different values, so that the first of equal ones counts; infinities and NaN."""
     draw = torch.Generator().manual_seed(0)
     values = torch.tensor([-1.0, 0.0, 1.0, 2.0, inf, -inf, nan], dtype=dtype)
@@ -144,7 +150,7 @@ OTHER_WINDOWS = [{"kernel_size": 3}, {"stride": 1}, {"padding": 1}, {"ceil_mode"
     [*(((6, 6), window) for window in OTHER_WINDOWS), ((6, 7), {}), ((7, 6), {}), ((7, 7), {})],
     ids=str,
 )
-def test_other_pooling_stays(size, window):
+def test_other_pooling_stays(size: tuple[int, int], window: dict[str, Any]) -> None:
     x = torch.randn(2, 3, *size)
     weights = torch.randn_like(max_pool2d(x, **{"kernel_size": 2, **window}))
     graph = traced(partial(pooled, **window), x, weights)
@@ -152,7 +158,7 @@ def test_other_pooling_stays(size, window):
     assert with_vector_pooling(graph, [x, weights]) is graph
 
 
-def test_pooling_whose_indices_are_read_stays():
+def test_pooling_whose_indices_are_read_stays() -> None:
     x = torch.randn(2, 3, 4, 4)
     graph = traced(lambda x: max_pool2d(x, 2, return_indices=True), x)
     assert pools(graph)

@@ -70,7 +70,9 @@ def assert_same_as_sequential(
 
 
 @pytest.mark.parametrize("name", sorted(DIFFERENT_GRADIENTS))
-def test_replays_of_each_kind_of_gradient_train_as_one_client_after_another(name, captures):
+def test_replays_of_each_kind_of_gradient_train_as_one_client_after_another(
+    name: str, captures: list[Any]
+) -> None:
     """With BatchNorm, dropout, momentum, decay, clipping and rates that fall; one is ragged."""
     algorithm = hard(EVERY_ALGORITHM[name])
     data: dict[str, Any] = {"rounds": 2, "sampler": lambda *_: [0, 2]}
@@ -85,7 +87,9 @@ def test_replays_of_each_kind_of_gradient_train_as_one_client_after_another(name
 
 @on_both_ways
 @pytest.mark.parametrize("local", [hard, descending])
-def test_clients_of_equal_steps_are_rows_of_one_program(local, executor, captures):
+def test_clients_of_equal_steps_are_rows_of_one_program(
+    local: Any, executor: Any, captures: list[Any]
+) -> None:
     """The others are branches. SGD without momentum is part of the graph."""
     assert_same_as_sequential(executor, local(EVERY_ALGORITHM["fedsmoo"]))
     rows = {len(step.func.__self__._lrs) for step in captures}
@@ -93,7 +97,7 @@ def test_clients_of_equal_steps_are_rows_of_one_program(local, executor, capture
 
 
 @on_both_ways
-def test_a_graph_keeps_no_number_of_a_curve(executor, captures):
+def test_a_graph_keeps_no_number_of_a_curve(executor: Any, captures: list[Any]) -> None:
     curved = algorithms.fedtoga(beta=linear(0.8, 0.1))
     assert_same_as_sequential(executor, descending(curved))
     assert captures
@@ -113,20 +117,20 @@ class Keeping(Term):
 
 @on_both_ways
 @pytest.mark.parametrize("local", [hard, descending])
-def test_a_term_may_keep_the_weights_and_swap_states(local, executor):
+def test_a_term_may_keep_the_weights_and_swap_states(local: Any, executor: Any) -> None:
     """A replay writes over all of them: each must be read before."""
     assert_same_as_sequential(executor, local(Algorithm(Keeping())))
 
 
 @on_both_ways
 @pytest.mark.parametrize("local", [partial(AdamW, lr=0.01), Normalized])
-def test_any_other_optimizer_steps_after_each_replay(local, executor):
+def test_any_other_optimizer_steps_after_each_replay(local: Any, executor: Any) -> None:
     other = algorithms.scaffold().with_outer_terms(local=local)
     assert_same_as_sequential(executor, other, module=partial(classifier, norm=False))
 
 
 @on_both_ways
-def test_bf16_trains_towards_what_float32_finds(executor):
+def test_bf16_trains_towards_what_float32_finds(executor: Any) -> None:
     fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
     given = {"fabric": fabric, "clients": classification(dtype=torch.float32)}
     one_by_one, replayed = (
@@ -137,7 +141,7 @@ def test_bf16_trains_towards_what_float32_finds(executor):
     assert (one_by_one.w - replayed.w).norm() < 0.01 * moved.norm()
 
 
-def test_compiled_steps_are_captured_too(traces):
+def test_compiled_steps_are_captured_too(traces: list[Any]) -> None:
     compiled = partial(BRANCHES, compiled=5)
     assert_same_as_sequential(compiled, descending(algorithms.fedavg()))
     assert len(traces) == 1
@@ -164,7 +168,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_no_graph_can_repeat_trains_eagerly_and_one_line_says_so(case, capsys):
+def test_what_no_graph_can_repeat_trains_eagerly_and_one_line_says_so(
+    case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     given, reason = REFUSED[case]
     algorithm = given.get("algorithm", algorithms.fedavg())
     options = {name: value for name, value in given.items() if name == "loss"}
@@ -177,7 +183,9 @@ def test_what_no_graph_can_repeat_trains_eagerly_and_one_line_says_so(case, caps
     assert reason in line
 
 
-def test_a_model_that_does_not_stack_trains_in_branches(capsys, captures):
+def test_a_model_that_does_not_stack_trains_in_branches(
+    capsys: pytest.CaptureFixture[str], captures: list[Any]
+) -> None:
     algorithm = descending(algorithms.fedavg())
     assert_same_as_sequential(STACKED, algorithm, module=not_stacking)
     (line,) = capsys.readouterr().out.splitlines()
@@ -185,7 +193,9 @@ def test_a_model_that_does_not_stack_trains_in_branches(capsys, captures):
     assert captures
 
 
-def test_too_little_memory_frees_the_graphs_and_trains_fewer_clients_together(monkeypatch, capsys):
+def test_too_little_memory_frees_the_graphs_and_trains_fewer_clients_together(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     clients = classification(SIZES)
     run = federation(algorithms.fedavg(), clients=clients, executor=BRANCHES)
     run.train_round()

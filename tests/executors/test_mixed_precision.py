@@ -66,7 +66,9 @@ def assert_autocasts_bits(
 
 @on_eager_executors
 @pytest.mark.parametrize("name", ["fedtoga", "fedsol", "fedrcl", "perfedavg", "qffl"])
-def test_algorithms_have_autocasts_bits(name, executor, monkeypatch):
+def test_algorithms_have_autocasts_bits(
+    name: str, executor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Several gradients, heads by themselves, activations, parts of batches, losses alone."""
     algorithm = hard(EVERY_ALGORITHM[name])
     options = {"fabric": bf16(), "executor": executor}
@@ -74,7 +76,9 @@ def test_algorithms_have_autocasts_bits(name, executor, monkeypatch):
 
 
 @on_eager_executors
-def test_weights_that_are_used_otherwise_too_are_float32_there(executor, monkeypatch):
+def test_weights_that_are_used_otherwise_too_are_float32_there(
+    executor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clients = classification(dtype=torch.float32)
     options = {"fabric": bf16(), "executor": executor, "clients": clients}
     algorithm = EVERY_ALGORITHM["fedavg"]
@@ -89,6 +93,6 @@ def test_weights_that_are_used_otherwise_too_are_float32_there(executor, monkeyp
 
 
 @pytest.mark.parametrize("executor", EAGER.values(), ids=EAGER)
-def test_float32_has_no_casts(executor):
+def test_float32_has_no_casts(executor: Any) -> None:
     run = federation(EVERY_ALGORITHM["fedavg"], executor=executor, **images())
     assert run.local_training.executor.cast_dtype is None

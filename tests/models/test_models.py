@@ -1,4 +1,5 @@
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
@@ -76,7 +77,9 @@ NETWORKS = [
         (lambda: vit_b32(345, weights=None), 87_720_537, "heads"),
     ],
 )
-def test_parameter_counts_and_the_last_childs_name_are_the_papers(model, parameters, head):
+def test_parameter_counts_and_the_last_childs_name_are_the_papers(
+    model, parameters: int, head: str
+):
     with torch.device("meta"):
         made = model()
     assert (num_parameters(made), [*made.named_children()][-1][0]) == (parameters, head)
@@ -92,7 +95,7 @@ def test_a_fresh_resnet_has_the_published_norm():
 
 
 @pytest.mark.parametrize(("model", "shape"), NETWORKS)
-def test_the_output_is_that_of_the_last_child_with_parameters(model, shape):
+def test_the_output_is_that_of_the_last_child_with_parameters(model, shape: tuple[int, ...]):
     module = model()
     head = [child for child in module.children() if num_parameters(child)][-1]
     seen = []
@@ -117,13 +120,13 @@ def test_the_output_is_that_of_the_last_child_with_parameters(model, shape):
         (lambda: vit_b32(channels=1), "channels is 1, .*RGB"),
     ],
 )
-def test_images_and_sizes_that_do_not_fit_are_refused_in_one_line(model, words):
+def test_images_and_sizes_that_do_not_fit_are_refused_in_one_line(model, words: str):
     with pytest.raises(ValueError, match=f"^{words}[^\n]*$"):
         model()
 
 
 @pytest.mark.parametrize(("model", "shape"), NETWORKS)
-def test_gradients_under_vmap_equal_those_one_by_one(model, shape):
+def test_gradients_under_vmap_equal_those_one_by_one(model, shape: tuple[int, ...]):
     module = model().double()
     x, y = torch.randn(2, 2, *shape).double(), torch.randint(0, 7, (2, 2))
     parameters = {
@@ -168,7 +171,7 @@ def test_batch_normalized_resnets_keep_no_statistics_and_use_the_batchs_in_tests
     assert std == pytest.approx((1 / (3 * 512 * 9)) ** 0.5, rel=0.02)
 
 
-def test_resnet18_reads_torchvisions_weights_and_keeps_a_fresh_head(tmp_path):
+def test_resnet18_reads_torchvisions_weights_and_keeps_a_fresh_head(tmp_path: Path):
     path = saved(torchvision.models.resnet18(num_classes=5), tmp_path)
     model = resnet18(7, weights=path)
     assert_same_but_the_head(model, path, head="fc")
@@ -176,7 +179,7 @@ def test_resnet18_reads_torchvisions_weights_and_keeps_a_fresh_head(tmp_path):
     assert resnet18(5, weights=path).fc.weight.min() < 0
 
 
-def test_imagenet_weights_are_torchvisions(tmp_path, monkeypatch):
+def test_imagenet_weights_are_torchvisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path, asked = saved(torchvision.models.resnet18(), tmp_path), []
 
     def download(url: str, **options):
@@ -190,7 +193,7 @@ def test_imagenet_weights_are_torchvisions(tmp_path, monkeypatch):
     assert options["weights_only"]
 
 
-def test_a_failed_download_says_what_to_do(monkeypatch):
+def test_a_failed_download_says_what_to_do(monkeypatch: pytest.MonkeyPatch):
     def download(url: str, **options):
         raise URLError("no network")
 
@@ -214,7 +217,7 @@ RESNET = resnet18(weights=None).state_dict()
         ({**RESNET, "conv1.weight": torch.zeros(1)}, "size mismatch for conv1.weight"),
     ],
 )
-def test_files_that_do_not_fit_are_refused_in_one_line(content, words, tmp_path):
+def test_files_that_do_not_fit_are_refused_in_one_line(content: object, words: str, tmp_path: Path):
     path = tmp_path / "weights.pt"
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -231,8 +234,8 @@ def test_files_that_do_not_fit_are_refused_in_one_line(content, words, tmp_path)
     [(3, 1, 1, 1), (3, 2, 1, 1), (7, 2, 3, 1), (3, 1, 2, 2)],
 )
 def test_leaving_out_what_only_meets_padding_changes_neither_outputs_nor_gradients(
-    size, kernel, stride, padding, dilation
-):
+    size: int, kernel: int, stride: int, padding: int, dilation: int
+) -> None:
     plain = nn.Conv2d(3, 4, kernel, stride, padding, dilation).double()
     shorter = with_trimmed_convs(deepcopy(plain))
     x = torch.randn(2, 3, size, size, dtype=torch.float64)
@@ -242,7 +245,9 @@ def test_leaving_out_what_only_meets_padding_changes_neither_outputs_nor_gradien
     torch.testing.assert_close(shorter.weight.grad, plain.weight.grad, rtol=0, atol=1e-10)
 
 
-def test_resnets_last_stage_computes_with_the_centres_of_its_kernels(monkeypatch):
+def test_resnets_last_stage_computes_with_the_centres_of_its_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     used, plain = set(), F.conv2d
 
     def noting(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -37,7 +39,7 @@ def test_vit_b32_computes_what_torchvisions_does():
     assert ours.heads.head.weight.any()
 
 
-def test_vit_b32_reads_torchvisions_weights_also_with_the_names_of_its_download(tmp_path):
+def test_vit_b32_reads_torchvisions_weights_also_with_the_names_of_its_download(tmp_path: Path):
     path = saved(tiny_vit(64), tmp_path)
     older = {
         n.replace("mlp.0.", "mlp.linear_1.").replace("mlp.3.", "mlp.linear_2."): t
@@ -50,7 +52,7 @@ def test_vit_b32_reads_torchvisions_weights_also_with_the_names_of_its_download(
         assert model.heads.head.weight.shape == (7, 8)
 
 
-def test_pretrained_positions_are_interpolated_to_the_images_size(tmp_path):
+def test_pretrained_positions_are_interpolated_to_the_images_size(tmp_path: Path):
     network = tiny_vit(64)
     path = saved(network, tmp_path)
     given = torch.load(path)["encoder.pos_embedding"]
@@ -69,7 +71,9 @@ def test_pretrained_positions_are_interpolated_to_the_images_size(tmp_path):
         ("conv_proj.weight", (8, 3, 16, 16), "size mismatch for conv_proj"),
     ],
 )
-def test_weights_of_another_vit_are_refused_in_one_line(name, shape, words, tmp_path):
+def test_weights_of_another_vit_are_refused_in_one_line(
+    name: str, shape: tuple[int, ...] | None, words: str, tmp_path: Path
+):
     path = saved(tiny_vit(64), tmp_path)
     state = torch.load(path)
     del state[name]

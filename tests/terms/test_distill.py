@@ -34,7 +34,7 @@ def softplus(x: float) -> float:
     return log(1 + exp(x))
 
 
-def test_of_two_classes_nothing_is_not_true():
+def test_of_two_classes_nothing_is_not_true() -> None:
     received = view(out=rows([-5, 3]))
     b = view(loss=vec(10)[0], out=rows([9, 7]), y=torch.tensor([1]), at=lambda w: received)
     assert loss_of(NotTrueDistillation(), view(anchor="w^t"), b) == 10
@@ -51,13 +51,13 @@ def test_of_two_classes_nothing_is_not_true():
     ids=["dictionary", "none", "one number", "pixels"],
 )
 @pytest.mark.parametrize("term", [Distill(), NotTrueDistillation(), TrajectoryTeacher()])
-def test_outputs_that_are_no_scores_of_classes_are_refused(term, out, y):
+def test_outputs_that_are_no_scores_of_classes_are_refused(term: Term, out: Any, y: Tensor) -> None:
     b = view(loss=vec(10)[0], out=out, y=y, at=lambda w: view(out=out))
     with pytest.raises(TermError, match="scores of classes"):
         loss_of(term, view(anchor=vec(0), e=vec(0)), b)
 
 
-def test_a_client_whose_last_model_is_the_received_one_has_no_contrast():
+def test_a_client_whose_last_model_is_the_received_one_has_no_contrast() -> None:
     """Exactly none: FedSOL would scale rounding noise up."""
     torch.manual_seed(1)
     module = nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 3))
@@ -85,7 +85,7 @@ def contrast(term: RelaxedContrastive, *levels: Any, y: Tensor = Y) -> float:
     return loss_of(term, view(layout=view(body_blocks=lambda: [*activations])), b) - 10
 
 
-def test_classmates_attract_and_the_nearest_others_repel():
+def test_classmates_attract_and_the_nearest_others_repel() -> None:
     term = RelaxedContrastive(tau=1.0, attraction=2.0, penalty=0.0)
     assert contrast(term, Z) == exactly(2 * ATTRACTION / 3)
     nearest = softplus(0.0 - 0.6) + softplus(0.8 - 0.6) + softplus(0.8 - 1)
@@ -94,14 +94,14 @@ def test_classmates_attract_and_the_nearest_others_repel():
 
 
 @pytest.mark.parametrize(("threshold", "mate"), [(0.5, 0.6), (0.7, -1.0)])
-def test_too_similar_classmates_are_pushed_away_again(threshold, mate):
+def test_too_similar_classmates_are_pushed_away_again(threshold: float, mate: float) -> None:
     """Sample 2 has no classmate, which counts -1 as one that is not too similar does."""
     term = RelaxedContrastive(tau=0.5, threshold=threshold, attraction=0.0, penalty=3.0)
     penalties = 2 * softplus((mate - 1) / 0.5) + softplus(-2 / 0.5)
     assert contrast(term, Z) == exactly(3 * penalties / 3)
 
 
-def test_the_levels_are_averaged_and_images_of_features_pooled():
+def test_the_levels_are_averaged_and_images_of_features_pooled() -> None:
     term = RelaxedContrastive(tau=1.0, penalty=0.0)
     image = torch.stack([Z - 3, Z + 3], -1)[..., None, :]  # whose mean over space is Z
     assert contrast(term, image) == exactly(ATTRACTION / 3)
@@ -115,7 +115,7 @@ def test_the_levels_are_averaged_and_images_of_features_pooled():
     assert contrast(second, Z, same, y=alone) == exactly(log(3))
 
 
-def test_contrast_is_in_float32_under_autocast():
+def test_contrast_is_in_float32_under_autocast() -> None:
     """A temperature of 0.05 makes 20 of 1, and bf16 rounds 20 to its eighth part."""
     term, z = RelaxedContrastive(), torch.randn(8, 5, dtype=torch.bfloat16)
     y = torch.arange(8) % 3
@@ -153,6 +153,8 @@ PENALISE = RelaxedContrastive(attraction=0.0, threshold=-1.0)
     ],
     ids=str,
 )
-def test_a_batch_without_what_a_loss_compares_has_no_gradient_from_it(term, y, idle):
+def test_a_batch_without_what_a_loss_compares_has_no_gradient_from_it(
+    term: Term, y: list[int], idle: bool
+) -> None:
     added = extra_gradient(term, y).abs().max()
     assert added <= 1e-12 if idle else added > 1e-3

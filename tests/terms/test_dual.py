@@ -16,7 +16,9 @@ from fl_lightning.terms import SSG
 
 
 @pytest.mark.parametrize(("a", "stable"), [(1.0, True), (5.05, True), (5.08, False), (7.0, False)])
-def test_fedvras_duals_follow_a_linear_recursion_that_the_note_judges(a, stable):
+def test_fedvras_duals_follow_a_linear_recursion_that_the_note_judges(
+    a: float, stable: bool
+) -> None:
     """Where the loss is flat a visit multiplies them by 1 - a gamma_K; gamma_50 is 0.395."""
 
     def gradient(self: Any, oracle: Any, w: Tensor, v: Any) -> Tensor:
@@ -74,7 +76,7 @@ def ssg(**options: Any) -> SSG:
     ],
     ids=str,
 )
-def test_fedssgs_gradient_aligns_and_corrects(options, added):
+def test_fedssgs_gradient_aligns_and_corrects(options: Any, added: tuple[float, float]) -> None:
     close(direction_of(ssg(**options), visit()), 3 + added[0], 4 + added[1])
 
 
@@ -93,7 +95,9 @@ def test_fedssgs_gradient_aligns_and_corrects(options, added):
     ],
     ids=str,
 )
-def test_fedssgs_gate_scales_what_is_remembered(options, round, count, opening):
+def test_fedssgs_gate_scales_what_is_remembered(
+    options: Any, round: int, count: int, opening: float
+) -> None:
     v = visit(round=round, count=vec(count)[0])
     D, _ = ssg(**options).report(vec(3, 2), v)
     # the running gate adds 1e-6 to what it divides by
@@ -111,7 +115,7 @@ def test_fedssgs_gate_scales_what_is_remembered(options, round, count, opening):
     ],
     ids=str,
 )
-def test_fedssgs_gradient_memory(options, d_i, factor):
+def test_fedssgs_gradient_memory(options: Any, d_i: tuple[float, float], factor: float) -> None:
     """The gated move is (3, -3); the server learns the change, times the client's size."""
     v = visit()
     _, change = ssg(**options).report(vec(3, 2), v)

@@ -23,19 +23,19 @@ from fl_lightning.terms import (
 
 
 @pytest.mark.parametrize("ask", [Layout.mask, Layout.take, partial(Layout.put, values=vec())])
-def test_a_word_that_no_parameter_has_is_refused(ask):
+def test_a_word_that_no_parameter_has_is_refused(ask) -> None:
     layout, w = Layout(nn.Linear(2, 1, bias=False).double()), vec(1, 2)
     with pytest.raises(UserError, match="'wieght' in its name; did you mean weight"):
         ask(layout, "wieght", w)
     assert not layout.mask("norm", w).any()  # a kind of layer that the model lacks
 
 
-def test_the_head_is_not_whatever_begins_with_its_name():
+def test_the_head_is_not_whatever_begins_with_its_name() -> None:
     module = nn.Sequential(OrderedDict(fc_norm=nn.LayerNorm(2), fc=nn.Linear(2, 1)))
     close(Layout(module).mask("head", vec(*range(7))), 0, 0, 0, 0, 1, 1, 1)
 
 
-def test_mean_past_adds_the_mean_of_all_clients_back():
+def test_mean_past_adds_the_mean_of_all_clients_back() -> None:
     v = view(d_i=vec(0.5, 3), d=vec(1, 2), origin=vec(3, 2), lr_sum=vec(0.5), participation=0.25)
     close(direction_of(CenteredGradientVariate(), v), 3 + 1 - 0.5, 4 + 2 - 3)
     message = CenteredGradientVariate().report(vec(1, 3), v)
@@ -45,7 +45,7 @@ def test_mean_past_adds_the_mean_of_all_clients_back():
     close(v.d, 1 + 0.25 * 3.5, 2 - 0.25 * 5)
 
 
-def test_the_moving_variate_is_the_first_cohorts_mean_and_then_a_moving_average():
+def test_the_moving_variate_is_the_first_cohorts_mean_and_then_a_moving_average() -> None:
     term = MovingVariate(gamma=0.25)
     v = view(c=vec(0, 0), c_i=vec(5, 5), origin=vec(3, 2), lr_sum=vec(0.5), round=0)
     message = term.report(vec(1, 3), v)
@@ -58,7 +58,7 @@ def test_the_moving_variate_is_the_first_cohorts_mean_and_then_a_moving_average(
     close(v.c, 9 + 1, 3 + 2)
 
 
-def test_yogi_moves_its_second_moment_by_the_square_towards_it():
+def test_yogi_moves_its_second_moment_by_the_square_towards_it() -> None:
     term = AdaptiveServer(beta1=0.5, beta2=0.75, tau=1.0, v0=4.0, kind="yogi")
     v = view(m=vec(0, 0), v=vec(4, 4))
     close(term.update(vec(4, 0), (), v), 2 / ((4 + 0.25 * 16) ** 0.5 + 1), 0)
@@ -69,12 +69,14 @@ def test_yogi_moves_its_second_moment_by_the_square_towards_it():
 
 
 @pytest.mark.parametrize(("skip", "start"), [(False, (3 + 0.5 * 3, 2 + 0.5 * 2)), (True, (3, 2))])
-def test_a_first_relaxed_start_is_away_from_the_first_model_or_not_shifted(skip, start):
+def test_a_first_relaxed_start_is_away_from_the_first_model_or_not_shifted(
+    skip: bool, start: tuple[float, float]
+) -> None:
     term, now = RelaxedInitialization(beta=0.5, skip_first=skip), vec(3, 2)
     close(term.start(now, view(w_i=term.client["w_i"](vec(0, 0), now))), *start)
 
 
-def test_the_meta_step_looks_from_where_the_other_half_leads():
+def test_the_meta_step_looks_from_where_the_other_half_leads() -> None:
     class Halves:
         def part(self, index: int, count: int) -> Any:
             assert count == 2
@@ -87,7 +89,7 @@ def test_the_meta_step_looks_from_where_the_other_half_leads():
     close(direction, 10 * (3 - 0.25 * 3), 10 * (2 - 0.25 * 4))
 
 
-def test_gmts_teacher_is_the_average_of_the_models_that_were_sent():
+def test_gmts_teacher_is_the_average_of_the_models_that_were_sent() -> None:
     """Whatever the server's optimizer makes of the update."""
     algorithm = algorithms.fedgmt(alpha=0.5).replace(server=partial(SGD, lr=0.5, momentum=0.9))
     run = federation(algorithm)

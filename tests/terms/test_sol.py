@@ -34,7 +34,7 @@ def seen(module: nn.Module) -> Any:
 @pytest.mark.parametrize(
     ("scope", "e"), [("all", (0.3, 0.4)), ("body", (0.5, 0)), ("head", (0, 0.5))]
 )
-def test_only_the_scope_moves_and_its_norm_alone_counts(scope, e):
+def test_only_the_scope_moves_and_its_norm_alone_counts(scope: Any, e: tuple[float, float]) -> None:
     two = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
     direction = direction_of(SOL(Proximal(1.0), 0.5, None, scope), seen(two))
     close(direction, 3 + e[0], 2 * (2 + e[1]))
@@ -44,14 +44,16 @@ def test_only_the_scope_moves_and_its_norm_alone_counts(scope, e):
     ("scale", "still", "e"),
     [(None, True, 0), (None, False, 0.5), ("tensor", True, 0), ("tensor", False, 0)],
 )
-def test_a_client_that_has_not_moved_is_not_perturbed_unless_as_released(scale, still, e):
+def test_a_client_that_has_not_moved_is_not_perturbed_unless_as_released(
+    scale: Any, still: bool, e: float
+) -> None:
     # c - c_i = (3, 4)
     v = view(anchor=vec(3, 2), layout=Layout(line()), c=vec(3, 5), c_i=vec(0, 1))
     direction = direction_of(SOL(ControlVariate(), 0.5, scale, still=still), v)
     close(direction, 3 + e * 0.6, 2 * (2 + e * 0.8))
 
 
-def test_the_inner_terms_states_move_as_on_their_own():
+def test_the_inner_terms_states_move_as_on_their_own() -> None:
     inner = DynamicRegularizer(alpha=0.5)
     runs = []
     for term in (inner, SOL(inner), GradientProjection(inner)):
@@ -71,12 +73,14 @@ def test_the_inner_terms_states_move_as_on_their_own():
         ((3, 2), (3, 4)),  # no q
     ],
 )
-def test_a_projection_drops_what_goes_against_the_proximal_gradient(anchor, direction):
+def test_a_projection_drops_what_goes_against_the_proximal_gradient(
+    anchor: Any, direction: Any
+) -> None:
     for mu in (1.0, 7.0):
         close(direction_of(GradientProjection(Proximal(mu)), view(anchor=vec(*anchor))), *direction)
 
 
-def test_nothing_is_dropped_before_the_first_step_where_the_proximal_gradient_is_noise():
+def test_nothing_is_dropped_before_the_first_step_where_the_proximal_gradient_is_noise() -> None:
     # q = (-3, 0) goes against the gradient (3, 4)
     v = view(anchor=vec(3, 2), c=vec(0, 0), c_i=vec(3, 0))
     close(direction_of(GradientProjection(ControlVariate()), v), 3, 4)
@@ -120,7 +124,7 @@ class Distilled:
 
 
 @pytest.mark.parametrize("row", ["a0", "a1", "a2", "a3", "a4", "a5", "a6"])
-def test_a_row_of_fedsols_ablation_is_its_formula(row):
+def test_a_row_of_fedsols_ablation_is_its_formula(row: Any) -> None:
     toy, rho = Distilled(), 0.5
     local, proximal, w = toy.local, toy.proximal, toy.w
     e = rho * unit(proximal(w))
@@ -144,7 +148,9 @@ def test_a_row_of_fedsols_ablation_is_its_formula(row):
 @pytest.mark.parametrize(
     ("scale", "tau"), [(None, 3.0), ("column", 3.0), ("tensor", 3.0), (None, 1.0)]
 )
-def test_the_head_displaced_in_one_pass_is_the_head_displaced_in_two(scale, tau):
+def test_the_head_displaced_in_one_pass_is_the_head_displaced_in_two(
+    scale: Any, tau: float
+) -> None:
     toy = Distilled(tau=tau)
     mask = toy.layout.mask("2.", toy.w)
     moved = toy.layout.map(lambda part: relative_move(part, scale), toy.w - toy.anchor)
@@ -157,14 +163,14 @@ def test_the_head_displaced_in_one_pass_is_the_head_displaced_in_two(scale, tau)
     assert (one - toy.local(toy.w)).abs().max() > 1e-3
 
 
-def test_the_head_of_a_client_that_has_not_moved_is_not_displaced():
+def test_the_head_of_a_client_that_has_not_moved_is_not_displaced() -> None:
     toy = Distilled()
     for scale in (None, "column"):
         direction = HeadSOL(0.5, toy.tau, scale).gradient(toy.oracle, toy.anchor, toy.view)
         torch.testing.assert_close(direction, toy.local(toy.anchor))
 
 
-def test_eps_keeps_the_displacement_of_a_head_small_where_its_gradient_is():
+def test_eps_keeps_the_displacement_of_a_head_small_where_its_gradient_is() -> None:
     toy = Distilled()
     moved = [
         HeadSOL(0.5, scale=None, eps=eps).gradient(toy.oracle, toy.w, toy.view) - toy.local(toy.w)

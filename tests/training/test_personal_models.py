@@ -14,7 +14,7 @@ from torch import nn
 import fl_lightning as fl
 
 
-def test_personal_models_are_scored_on_the_clients_own_test_rows():
+def test_personal_models_are_scored_on_the_clients_own_test_rows() -> None:
     """Those that `per_client` scores; the client of two rows has none."""
     x, y = rows(62).values()
     owner = torch.arange(4).repeat_interleave(torch.tensor([20, 20, 20, 2]))
@@ -30,7 +30,7 @@ def test_personal_models_are_scored_on_the_clients_own_test_rows():
     assert last["personal/accuracy_0"] == pytest.approx(expected.mean())
 
 
-def test_votes_for_classes_are_refused_where_targets_are_numbers():
+def test_votes_for_classes_are_refused_where_targets_are_numbers() -> None:
     given, module = regression(test=0.3), nn.Linear(1, 1).double()
     before = deepcopy(module.state_dict())
     fit = trainer("knn_per", loss="mse", metrics=["mae"], finetune_epochs=[1])
@@ -39,7 +39,7 @@ def test_votes_for_classes_are_refused_where_targets_are_numbers():
     assert module.state_dict() == before
 
 
-def test_a_step_that_does_not_call_forward_has_no_scores_of_classes():
+def test_a_step_that_does_not_call_forward_has_no_scores_of_classes() -> None:
     class Inner(Lit):
         def training_step(self, batch: Any, index: int) -> Any:
             return nn.functional.cross_entropy(self.outer(self.inner(batch["x"])), batch["label"])
@@ -50,7 +50,9 @@ def test_a_step_that_does_not_call_forward_has_no_scores_of_classes():
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedbabu", "ditto"])
-def test_personal_models_of_numbers_are_scored_by_the_first_metric(algorithm, capsys):
+def test_personal_models_of_numbers_are_scored_by_the_first_metric(
+    algorithm: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Full batches: an epoch is a step. The client of two rows has no test row."""
     x, y, _ = regression_rows()
     owner = (torch.arange(len(x)) % 9).clamp(max=3)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
@@ -245,12 +246,12 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_arguments_that_do_not_fit(name):
+def test_arguments_that_do_not_fit(name: str) -> None:
     call, words = CALLS[name]
     refused(call, *words)
 
 
-def test_two_threads_do_not_fit_at_the_same_time():
+def test_two_threads_do_not_fit_at_the_same_time() -> None:
     found = list[str]()
 
     def fit() -> None:
@@ -269,14 +270,16 @@ def test_two_threads_do_not_fit_at_the_same_time():
     assert "thread" in found[0]
 
 
-def test_a_folder_with_a_run_is_not_written_over(tmp_path):
+def test_a_folder_with_a_run_is_not_written_over(tmp_path: Path) -> None:
     fit = trainer(run_dir=tmp_path / "run")
     fit.fit(Lit(), data())
     with pytest.raises(fl.UserError, match=r"fit\(\.\.\., resume=True\).* run_dir"):
         fit.fit(Lit(), data())
 
 
-def test_what_is_printed_names_arguments(capsys, tmp_path):
+def test_what_is_printed_names_arguments(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     fit = trainer("fedbabu", run_dir=tmp_path / "run", participation=0.3)
     fit.fit(Lit(), data())
     fit.fit(Lit(), data(), resume=True)

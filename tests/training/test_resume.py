@@ -65,7 +65,7 @@ def never_killed(fit: Callable[[Path], None], folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("fit", [lightning, scaffold, fedex_lora])
-def test_killed_and_resumed_equals_never_killed(fit, tmp_path):
+def test_killed_and_resumed_equals_never_killed(fit: Any, tmp_path: Path) -> None:
     expected = never_killed(fit, tmp_path / "reference")
     draws, folder = random.Random(fit.__name__), tmp_path / "run"
     for _ in range(2):
@@ -76,7 +76,7 @@ def test_killed_and_resumed_equals_never_killed(fit, tmp_path):
     assert len(expected["metrics"]) == ROUNDS
 
 
-def test_a_signal_stops_a_fit_after_a_checkpoint(tmp_path, capsys):
+def test_a_signal_stops_a_fit_after_a_checkpoint(tmp_path: Path, capsys: Any) -> None:
     class Signal:
         def on_round_end(self, federation: Any, metrics: Any) -> None:
             if federation.round == 2:
@@ -106,14 +106,16 @@ def test_a_signal_stops_a_fit_after_a_checkpoint(tmp_path, capsys):
         ({"loss": partial(F.huber_loss, delta=0.5)}, {"loss": F.huber_loss}, "delta=0.5"),
     ],
 )
-def test_a_resumed_fit_keeps_its_loss(before, now, word, tmp_path):
+def test_a_resumed_fit_keeps_its_loss(
+    before: dict[str, Any], now: dict[str, Any], word: str, tmp_path: Path
+) -> None:
     given = fl.FederatedData((torch.randn(20, 3), torch.randn(20, 1)), clients=[0, 1] * 10)
     trainer(run_dir=tmp_path / "run", **before).fit(nn.Linear(3, 1), given)
     with pytest.raises(fl.UserError, match=re.escape(word)):
         trainer(run_dir=tmp_path / "run", rounds=3, **now).fit(nn.Linear(3, 1), given, resume=True)
 
 
-def test_a_resumed_fit_keeps_its_augmentation(tmp_path):
+def test_a_resumed_fit_keeps_its_augmentation(tmp_path: Path) -> None:
     given = fl.FederatedData((torch.randn(8, 1, 8, 8), torch.zeros(8, 1)), clients=[0, 1] * 4)
 
     def fit(padding: int, resume: bool = False) -> None:
@@ -136,7 +138,7 @@ def test_a_resumed_fit_keeps_its_augmentation(tmp_path):
     ],
     ids=["rate", "optimizer", "scheduler", "hyperparameter"],
 )
-def test_a_resumed_fit_keeps_its_module(module, word, tmp_path):
+def test_a_resumed_fit_keeps_its_module(module: Lit, word: str, tmp_path: Path) -> None:
     trainer(run_dir=tmp_path / "run").fit(Lit(), data())
     with pytest.raises(fl.UserError, match=re.escape(word)):
         trainer(run_dir=tmp_path / "run", rounds=3).fit(module, data(), resume=True)
@@ -164,14 +166,16 @@ def plain(mu: float, **parts: Any) -> fl.Algorithm:
     ],
     ids=["server", "weights", "coefficient", "same"],
 )
-def test_a_resumed_fit_keeps_its_algorithm(algorithm, word, tmp_path):
+def test_a_resumed_fit_keeps_its_algorithm(
+    algorithm: fl.Algorithm, word: str, tmp_path: Path
+) -> None:
     trainer(plain(0.1), run_dir=tmp_path / "run").fit(Lit(), data())
     refusal = pytest.raises(fl.UserError, match=re.escape(word)) if word else nullcontext()
     with refusal:
         trainer(algorithm, run_dir=tmp_path / "run", rounds=3).fit(Lit(), data(), resume=True)
 
 
-def test_runs_of_other_rates_are_not_compared_as_one():
+def test_runs_of_other_rates_are_not_compared_as_one() -> None:
     rates = 0.1, 0.2
     runs = [trainer().fit(Lit(partial(SGD, lr=lr)), data(validation=rows(9))) for lr in rates]
     assert len(compare(runs).table(["val_loss"]).text) == 2

@@ -18,7 +18,7 @@ from fl_lightning.__main__ import main
 from fl_lightning.callbacks import ClientScores
 
 
-def test_metrics_rest_in_the_training_step_and_it_is_said_once(capsys):
+def test_metrics_rest_in_the_training_step_and_it_is_said_once(capsys: Any) -> None:
     module, given = WithMetric(), data(validation=rows(23))
     fit = trainer(rounds=3)
     fit.fit(module, given)
@@ -50,7 +50,7 @@ class Collection(Lit):
         self.log_dict({f"val_{name}": one for name, one in self.metrics.items()})
 
 
-def test_metrics_of_a_collection_rest_too():
+def test_metrics_of_a_collection_rest_too() -> None:
     """They log nothing of training, and remain apart."""
     module, given = Collection(), data(validation=rows(23))
     fit = trainer(rounds=1)
@@ -80,7 +80,9 @@ class Far(torchmetrics.MeanAbsoluteError):
     ],
     ids=["loss", "r2", "mae", "higher", "lower"],
 )
-def test_the_first_metric_chooses_the_best_model(metrics, monitor, best, capsys):
+def test_the_first_metric_chooses_the_best_model(
+    metrics: Any, monitor: str, best: Any, capsys: Any
+) -> None:
     """The rate is so large that scores rise and fall."""
     module = nn.Linear(1, 1).double()
     given = regression(test=0.3)
@@ -105,7 +107,7 @@ class MetricFirst(WithMetric):
         self.log("val_loss", nn.functional.cross_entropy(out, batch["label"]))
 
 
-def test_the_score_that_a_step_logs_first_counts():
+def test_the_score_that_a_step_logs_first_counts() -> None:
     run = trainer(rounds=2).fit(MetricFirst(), data(validation=rows(23)))
     assert [*run.scores.items()] == [("val_acc", True), ("val_loss", False)]
 
@@ -117,7 +119,7 @@ class NoneAtFirst(Lit):
         self.log("val_acc", [math.nan, 0.5, 0.25][self.current_epoch])
 
 
-def test_the_best_round_has_a_number(capsys):
+def test_the_best_round_has_a_number(capsys: Any) -> None:
     trainer(rounds=3).fit(NoneAtFirst(), data(validation=rows(9)))
     assert "best:    0.5 in round 2" in capsys.readouterr().out
 
@@ -148,7 +150,7 @@ class PreTrainedModel(nn.Module):
 
 
 @pytest.mark.parametrize("shifted", [True, False])
-def test_labels_of_a_model_of_transformers_count_once_each(shifted):
+def test_labels_of_a_model_of_transformers_count_once_each(shifted: bool) -> None:
     g = torch.Generator().manual_seed(0)
     tokens = torch.randint(5, (24, 6), generator=g)
     labels = tokens.clone()
@@ -161,7 +163,7 @@ def test_labels_of_a_model_of_transformers_count_once_each(shifted):
     assert fit.history["test/loss"].iloc[-1] == pytest.approx(module(**given).loss.item())
 
 
-def test_peft_around_a_plain_module_takes_the_loss_of_the_task():
+def test_peft_around_a_plain_module_takes_the_loss_of_the_task() -> None:
     class PeftModel(nn.Sequential):
         def get_base_model(self) -> nn.Module:
             return self[0]
@@ -184,18 +186,18 @@ class Metrics(Lit):
         return self.metrics(super().forward(x))
 
 
-def test_a_part_of_a_module_may_be_named_metrics():
+def test_a_part_of_a_module_may_be_named_metrics() -> None:
     module = Metrics()
     trainer().fit(module, data(validation=rows(9)))
     assert module.metrics.weight.ne(1).all()
 
 
-def test_clients_are_scored_where_no_target_is_named():
+def test_clients_are_scored_where_no_target_is_named() -> None:
     class Bare(Lit):
         def training_step(self, batch: dict[str, torch.Tensor], index: int) -> Any:
             return super().training_step({"x": batch["x"], "label": batch["kind"]}, index)
 
-        def test_step(self, batch, index):
+        def test_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
             super().test_step({"x": batch["x"], "label": batch["kind"]}, index)
 
     held = {"x": rows()["x"], "kind": rows()["label"]}
@@ -207,7 +209,7 @@ def test_clients_are_scored_where_no_target_is_named():
     assert fit.history["clients/test_loss"].iloc[-1] == pytest.approx(each["test_loss"].mean())
 
 
-def test_a_run_gives_its_weights_to_a_module():
+def test_a_run_gives_its_weights_to_a_module() -> None:
     module = Lit()
     run = trainer().fit(module, data())
     assert distance(run.model(Lit()), module) == 0
@@ -218,7 +220,7 @@ def test_a_run_gives_its_weights_to_a_module():
         run.model()
 
 
-def test_the_weights_of_a_compiled_module_have_its_own_names():
+def test_the_weights_of_a_compiled_module_have_its_own_names() -> None:
     """So that the module loads them, compiled or not, as in Lightning."""
     nets = [nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)) for _ in range(2)]
     nets[0][0].bias.requires_grad_(False)
@@ -234,12 +236,12 @@ def test_the_weights_of_a_compiled_module_have_its_own_names():
             assert distance(nets[1], nets[0]) == 0
 
 
-def test_a_run_that_is_scored_on_nothing_displays_its_loss():
+def test_a_run_that_is_scored_on_nothing_displays_its_loss() -> None:
     run = trainer(rounds=1).fit(Lit(), data())
     assert "<th>train/loss</th>" in run._repr_html_()
 
 
-def test_a_run_names_the_scheme_of_its_clients():
+def test_a_run_names_the_scheme_of_its_clients() -> None:
     """So that no comparison averages over it."""
     given = data(clients=fl.partitions.iid(clients=2, stratified=False))
     config = trainer(rounds=1).fit(Lit(), given).config
@@ -250,7 +252,7 @@ def test_a_run_names_the_scheme_of_its_clients():
     )
 
 
-def test_runs_are_compared_by_their_first_score(capsys):
+def test_runs_are_compared_by_their_first_score(capsys: Any) -> None:
     """In its own direction, which the run records."""
     for metrics, name, larger in (({"far": Far()}, "far", True), ((), "loss", False)):
         runs = [
@@ -265,7 +267,7 @@ def test_runs_are_compared_by_their_first_score(capsys):
         assert f'"last 10, test/{name}",' in capsys.readouterr().out
 
 
-def test_the_worst_clients_are_those_of_the_metrics_direction(capsys):
+def test_the_worst_clients_are_those_of_the_metrics_direction(capsys: Any) -> None:
     given, metrics = regression(test=0.3), {"far": Far(), "near": torchmetrics.MeanAbsoluteError()}
     fit = trainer(loss="mse", metrics=metrics, callbacks=[ClientScores])
     fit.fit(nn.Linear(1, 1).double(), given)

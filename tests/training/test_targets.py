@@ -17,7 +17,7 @@ from fl_lightning.callbacks import ClientScores
 
 @pytest.mark.parametrize("columns", [(), (1,)], ids=["row", "column"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.bool], ids=str)
-def test_scores_of_binary_targets(dtype, columns):
+def test_scores_of_binary_targets(dtype: torch.dtype, columns: tuple[int, ...]) -> None:
     """One score a row, with its loss."""
     x, _, owners = regression_rows()
     y = (x[:, 0] > 0.3).to(dtype).reshape(-1, *columns)
@@ -35,7 +35,7 @@ def test_scores_of_binary_targets(dtype, columns):
     assert fit.history["test/f1"].iloc[-1] == pytest.approx(f1.item())
 
 
-def test_targets_of_numbers_may_be_whole():
+def test_targets_of_numbers_may_be_whole() -> None:
     x, y, owners = regression_rows()
     given = fl.FederatedData((x, y.round().long()), clients=owners, test=0.3)
     module = nn.Linear(1, 1).double()
@@ -48,7 +48,7 @@ def test_targets_of_numbers_may_be_whole():
     assert found["test/r2"] == pytest.approx(explained)
 
 
-def test_several_labels_a_row_are_counted_one_by_one():
+def test_several_labels_a_row_are_counted_one_by_one() -> None:
     x, _, owners = regression_rows()
     y = (x > torch.tensor([0.2, 0.8])).long()
     given = fl.FederatedData((x, y), clients=owners, test=0.3)
@@ -59,7 +59,7 @@ def test_several_labels_a_row_are_counted_one_by_one():
     assert found["test/accuracy"] == right  # in double precision
 
 
-def test_one_score_tells_two_named_classes_apart():
+def test_one_score_tells_two_named_classes_apart() -> None:
     x, _, owners = regression_rows()
     y = (x[:, 0] > 0.3).long()
     given = fl.FederatedData((x, y), clients=owners, test=0.3, classes=("low", "high"))
@@ -78,7 +78,7 @@ def test_one_score_tells_two_named_classes_apart():
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_cross_entropy_of_torch_has_classes(weighted):
+def test_a_cross_entropy_of_torch_has_classes(weighted: bool) -> None:
     given, weight = data(test=0.3), torch.tensor([1.0, 2.0, 3.0])
     given = fl.FederatedData(
         (given.train["x"], given.train["label"]), clients=given.partition, test=0.3
@@ -95,7 +95,7 @@ def test_a_cross_entropy_of_torch_has_classes(weighted):
     assert fit.history["test/f1"].iloc[-1] == pytest.approx(f1.item())
 
 
-def test_classes_of_an_own_loss_are_named():
+def test_classes_of_an_own_loss_are_named() -> None:
     def loss(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return nn.functional.cross_entropy(out, y)
 
@@ -108,7 +108,9 @@ def test_classes_of_an_own_loss_are_named():
 
 
 @pytest.mark.parametrize(("highest", "named"), [(9, True), (2**18, False)])
-def test_numbers_above_those_of_a_vocabulary_are_no_classes(highest, named, capsys):
+def test_numbers_above_those_of_a_vocabulary_are_no_classes(
+    highest: int, named: bool, capsys: Any
+) -> None:
     x, _, owners = regression_rows()
     y = torch.zeros(len(x), dtype=torch.int64)
     y[0] = highest
@@ -130,7 +132,7 @@ class TwoTargets(LightningModule):
         x, y = batch
         return loss_of_two(self(x), y)
 
-    def test_step(self, batch, index):
+    def test_step(self, batch: Any, index: int) -> None:
         self.log("test/loss", self.training_step(batch, index))
 
     def configure_optimizers(self) -> Any:
@@ -143,7 +145,7 @@ def loss_of_two(out: torch.Tensor, y: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("module", [TwoTargets(), nn.Linear(1, 2).double()], ids=["lit", "plain"])
-def test_a_row_may_have_several_targets(module):
+def test_a_row_may_have_several_targets(module: nn.Module) -> None:
     x, y, owners = regression_rows()
     given = fl.FederatedData((x, {"one": y, "two": -y}), clients=owners, test=0.3)
     lit = isinstance(module, LightningModule)
@@ -159,7 +161,7 @@ def test_a_row_may_have_several_targets(module):
 
 
 @pytest.mark.parametrize("batch_size", [1, 5, 60])
-def test_the_loss_of_padded_rows_is_the_mean_over_their_targets(batch_size):
+def test_the_loss_of_padded_rows_is_the_mean_over_their_targets(batch_size: int) -> None:
     """Of a class for each token, in batches of any size, some of which are padding alone."""
     g = torch.Generator().manual_seed(0)
     tokens = torch.randint(7, (60, 6), generator=g)
@@ -181,7 +183,7 @@ def test_the_loss_of_padded_rows_is_the_mean_over_their_targets(batch_size):
         assert found == pytest.approx(loss.item())
 
 
-def test_numbers_above_one_are_no_binary_targets():
+def test_numbers_above_one_are_no_binary_targets() -> None:
     given = fl.FederatedData((torch.randn(60, 2), torch.arange(60) % 3), clients=[0] * 60, test=0.5)
     fit = trainer(loss="binary_cross_entropy", metrics=["accuracy"], batch_size=30)
     with pytest.raises(fl.UserError, match=r"accuracy.*not classes"):
@@ -190,7 +192,9 @@ def test_numbers_above_one_are_no_binary_targets():
 
 @pytest.mark.parametrize("wrong", [-1, 3])
 @pytest.mark.parametrize("shape", [(), (2,)], ids=["class", "tokens"])
-def test_targets_that_are_no_classes_are_refused_before_the_first_round(wrong, shape):
+def test_targets_that_are_no_classes_are_refused_before_the_first_round(
+    wrong: int, shape: tuple[int, ...]
+) -> None:
     y = torch.zeros(8, *shape, dtype=torch.int64)
     y[0], y[5] = -100, wrong
     given = fl.FederatedData((torch.randn(8, *shape, 2), y), clients=[0, 1] * 4)
