@@ -175,23 +175,6 @@ def test_peft_around_a_plain_module_takes_the_loss_of_the_task() -> None:
     assert fit.history["test/loss"].iloc[-1] == pytest.approx(expected.item())
 
 
-class Metrics(Lit):
-    """With a part of the name that metrics often have, and weights in it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.metrics = nn.BatchNorm1d(3)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.metrics(super().forward(x))
-
-
-def test_a_part_of_a_module_may_be_named_metrics() -> None:
-    module = Metrics()
-    trainer().fit(module, data(validation=rows(9)))
-    assert module.metrics.weight.ne(1).all()
-
-
 def test_clients_are_scored_where_no_target_is_named() -> None:
     class Bare(Lit):
         def training_step(self, batch: dict[str, torch.Tensor], index: int) -> Any:
