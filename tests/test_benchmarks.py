@@ -18,7 +18,6 @@ FOLDER = Path(__file__).parent.parent / "benchmarks"
 SCRIPT = (FOLDER / "gpu.sh").read_text()
 NAMED = ",".join(re.findall(r"\b(?:EAGER|COMPILED)=(\S+)", SCRIPT)).split(",")
 WAYS = sorted({*NAMED, "stacked50-graph", "sequential"})
-TINY = ["--model", "lenet", "--clients", "2", "--samples", "4"]
 
 
 @pytest.fixture(autouse=True)
@@ -57,18 +56,6 @@ def test_the_script_lays_the_package_out_as_it_is_installed(command: str, tmp_pa
     assert (Path(f"{out}.copy") / "fl_lightning" / "callbacks" / "__init__.py").is_file()
 
 
-def test_the_package_that_the_script_lays_out_is_imported(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    code = "import fl_lightning.cli.recipes as r; print(r.FOLDER)"
-    lines = re.findall(r"^rm -rf .*$", SCRIPT, re.MULTILINE)
-    given = {**os.environ, "OUT": str(out), "PYTHONPATH": f"{out}.copy"}
-    commands = f"cd {FOLDER.parent} && {lines[0]} && {sys.executable} -P -c '{code}'"
-    found = subprocess.run(
-        ["bash", "-c", commands], env=given, capture_output=True, text=True, check=True
-    )
-    assert Path(found.stdout.strip()) == Path(f"{out}.copy/fl_lightning/recipes")
-
-
 def test_the_script_names_all_packages_that_the_machine_needs() -> None:
     project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())["project"]
     needed = {re.split("[<>=]", each)[0] for each in project["dependencies"]}
@@ -91,17 +78,36 @@ def test_every_way_trains_as_one_client_after_another(
     assert getattr(run.local_training.executor, "graphs", True)
 
 
-def test_ways_are_compared_and_their_predictions_printed(run: Callable[..., str]) -> None:
-    arguments = "--model lenet --clients 2 --samples 4 --rounds 1 --algorithm fedtoga --only graph"
-    printed = run("local_steps", *arguments.split())
+@pytest.mark.parametrize(
+    ("way", "operations", "casts"), [("sequential", 100, 6), ("stacked2", 142, 10)]
+)
+def test_a_step_of_lenet_asks_few_operations_of_a_gpu(
+    way: str, operations: int, casts: int, benchmarks: Callable[[str], Any]
+) -> None:
+    counts = benchmarks("launches").step("lenet", "fedtoga", way)
+    assert counts.total() <= operations
+    assert counts["cast"] <= casts
+    assert counts["convolution"] == 2 * counts["_fused_sgd_"] * 2
+
+
+OUTSIDE = "--models linear --methods fedavg --rounds 1 --ways"
+STEPS = "--model lenet --clients 2 --samples 4 --rounds 1 --algorithm fedtoga --only graph"
+SHOWN = {
+    f"local_steps {STEPS}": r"predicted 0.21 s(.|\n)*^=> lenet, fedtoga, 32-true: best is graph",
+    "ours --model mlp --way branches --clients 1 --samples 4 --test 4 --evaluate-every 2 "
+    "--rounds 2": r"^=> mlp fedavg 32-true: branches",
+    f"outside {OUTSIDE} sequential stacked10": r"^\| linear \| fedavg \| stacked10 \|",
+    f"outside {OUTSIDE} sequential --profile": "function calls",
+    "ceilings --clients 2 --batch 2 --times 1 --megabytes 1": "(channels_last(.|\n)*){7}",
+}
+"""Commands, and what they print."""
+
+
+@pytest.mark.parametrize("command", SHOWN)
+def test_a_script_measures(command: str, run: Callable[..., str]) -> None:
+    printed = run(*command.split())
     assert "FAILED" not in printed
-    assert "predicted 0.21 s" in printed
-    assert re.search(r"^=> lenet, fedtoga, 32-true: best is graph", printed, re.MULTILINE)
-
-
-def test_rounds_with_evaluations_are_timed(run: Callable[..., str]) -> None:
-    arguments = "--model mlp --way branches --clients 1 --samples 4 --test 4 --evaluate-every 2"
-    assert "=> mlp fedavg 32-true: branches" in run("ours", *arguments.split(), "--rounds", "2")
+    assert re.search(SHOWN[command], printed, re.MULTILINE)
 
 
 def test_the_parts_of_a_round_are_timed(
@@ -127,19 +133,6 @@ def test_runs_as_one_program_are_timed_beside_the_same_alone(run: Callable[..., 
     [off] = re.findall(r"differ by up to (\S+)", printed)
     assert float(off) < 1e-6
     assert "=> mlp, fedavg, 32-true: 2 runs as one program take" in printed
-
-
-def test_what_is_outside_of_steps_is_timed(run: Callable[..., str]) -> None:
-    arguments = ["--models", "linear", "--methods", "fedavg", "--rounds", "1", "--ways"]
-    printed = run("outside", *arguments, "sequential", "stacked10")
-    ways = re.findall(r"^\| linear \| fedavg \| (\S+) \| \S+ \| \S+ \|$", printed, re.MULTILINE)
-    assert ways == ["sequential", "stacked10"]
-    assert "function calls" in run("outside", *arguments, "sequential", "--profile")
-
-
-def test_ceilings_of_a_card_are_measured(run: Callable[..., str]) -> None:
-    arguments = ["--clients", "2", "--batch", "2", "--times", "1", "--megabytes", "1"]
-    assert run("ceilings", *arguments).count("channels_last") == 7
 
 
 def test_random_combinations_are_trained_in_every_way(

@@ -222,9 +222,7 @@ def test_a_module_is_trained_in_place_as_on_the_cpu(name: str, executor: str) ->
     for device in (DEVICE, "cpu"):
         module = MODULES[name]().double()
         run = trainer(
-            "scaffold",
-            accelerator=device,
-            executor=executor if device == DEVICE else "sequential",
+            "scaffold", accelerator=device, executor=executor if device == DEVICE else "sequential"
         )
         run.fit(module, data(torch.float64, test=rows(20, torch.float64)))
         assert next(module.parameters()).device.type == "cpu"

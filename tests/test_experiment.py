@@ -3,7 +3,6 @@
 import os
 import re
 import sys
-from dataclasses import replace
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -107,20 +106,6 @@ def test_the_saved_partition_can_be_used_again(finished, tmp_path):
     assert jobs.results(tmp_path / "again") == jobs.results(finished)
 
 
-def test_the_exported_model_has_the_last_accuracy_and_loss(tmp_path):
-    folder, (_, test) = tmp_path / "few", sources.digits()
-    experiment(folder, "--evaluate-every", "3").run()
-    assert [bool(row["test/accuracy"]) for row in table(folder)] == [False, False, True, True]
-    network = models.mlp(64, 10)
-    network.load_state_dict(torch.load(folder / "model.pt", weights_only=True), strict=True)
-    with torch.inference_mode():
-        out = network(test.inputs(torch.arange(len(test))))
-    accuracy = (out.argmax(1) == test.y).double().mean().item()
-    assert float(table(folder)[-1]["test/accuracy"]) == pytest.approx(accuracy)
-    loss = torch.nn.functional.cross_entropy(out, test.y).item()
-    assert float(table(folder)[-1]["test/loss"]) == pytest.approx(loss, rel=1e-5)
-
-
 @pytest.mark.parametrize("source", ["clients", "test"])
 def test_a_validation_part_is_scored_and_chooses_the_best_model(source, tmp_path, capsys):
     folder, (train, test) = tmp_path / "run", sources.digits()
@@ -159,15 +144,6 @@ def test_runs_without_a_named_folder_get_one_each(tmp_path, monkeypatch):
     assert [p.name for p in sorted(tmp_path.rglob("scaffold-*"))] == ["scaffold-0", "scaffold-1"]
 
 
-def test_resuming_equals_never_stopping(finished, tmp_path, capsys):
-    folder = tmp_path / "stopped"
-    experiment(folder, "--rounds", "2").run()
-    experiment(folder, "--resume", "--rounds", "4").run()
-    assert jobs.results(folder) == jobs.results(finished)
-    experiment(folder, "--resume").run()
-    assert "nothing is left to train after 4 rounds: raise --rounds" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -187,12 +163,6 @@ def test_another_run_in_a_folder_is_refused(argv, words, finished, sentence):
 def test_a_default_of_an_unknown_option_is_refused(tmp_path):
     with pytest.raises(TypeError, match="widht"):
         experiment(tmp_path, widht=4)
-
-
-def test_resuming_on_other_data_is_refused(finished, monkeypatch, sentence):
-    train, test = sources.digits()
-    monkeypatch.setattr(Experiment, "load", lambda self: (replace(train, y=train.y.flip(0)), test))
-    assert "data" in sentence(experiment(finished, "--resume").run)
 
 
 def test_an_output_that_lacks_characters_shows_escapes(tmp_path, monkeypatch):

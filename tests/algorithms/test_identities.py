@@ -101,6 +101,9 @@ SAME: list[tuple[Callable[..., Algorithm], dict[str, Any], Algorithm]] = [
     (C.moon, {"mu": 0.0}, AVG),
     (partial(C.fedrcl, attraction=0.0, threshold=0.0, penalty=100.0), {"penalty": 0.0}, UNIFORM),
     (C.feddisco, {"a": 0.0, "b": 0.0}, AVG),
+    (C.qffl, {"q": 0.0}, UNIFORM),
+    (C.qfedavg, {"q": 0.0}, UNIFORM),
+    (C.afl, {"step": 0.0}, UNIFORM),
     # server steps and starts
     (C.fedavgm, {"beta": 0.0}, AVG),
     (C.fedavgm, {"beta": 0.7}, SGD_WITH_MOMENTUM),

@@ -17,6 +17,7 @@ from problems import (
     hard,
     round_after_round,
     rows,
+    term,
 )
 from torch import Tensor, nn
 from torch.optim import SGD
@@ -217,33 +218,34 @@ def test_a_model_without_adapters_is_refused(name: str, words: str) -> None:
         federation(LORA[name], module=classifier())
 
 
-def test_only_update_moves_the_base_and_only_what_it_has() -> None:
-    from fl_lightning import Term
+def report(self: Any, w: Tensor, v: Any) -> Any:
+    v.move("inner.base_layer.weight", w)
+    return ()
 
-    class Early(Term):
-        def report(self, w: Tensor, v: Any) -> Any:
-            v.move("inner.base_layer.weight", w)
-            return ()
 
-    class Wrong(Term):
-        def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
-            v.move("inner.base_layer.weight", delta)
-            return delta
+def update(self: Any, delta: Tensor, mean: Any, v: Any) -> Tensor:
+    v.move("inner.base_layer.weight", delta)
+    return delta
 
-    class Half(Term):
-        def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
-            v.move("frozen", torch.ones(2))
-            return delta
 
-    with pytest.raises(TermError, match="only `update` may move"):
-        adapted_federation(Algorithm(Early()))
-    with pytest.raises(TermError, match="of shape"):
-        adapted_federation(Algorithm(Wrong()))
-    module = adapted()
-    half = nn.Parameter(torch.ones(2, dtype=torch.bfloat16), requires_grad=False)
-    module.register_parameter("frozen", half)
-    with pytest.raises(TermError, match=r"'frozen', and torch\.bfloat16 rounds"):
-        adapted_federation(Algorithm(Half()), module=module)
+def of_halves(self: Any, delta: Tensor, mean: Any, v: Any) -> Tensor:
+    v.move("frozen", torch.ones(2))
+    return delta
+
+
+@pytest.mark.parametrize(
+    ("hook", "said"),
+    [
+        ({"report": report}, "only `update` may move"),
+        ({"update": update}, "of shape"),
+        ({"update": of_halves}, r"'frozen', and torch\.bfloat16 rounds"),
+    ],
+)
+def test_only_update_moves_the_base_and_only_what_it_has(hook: Any, said: str) -> None:
+    module, half = adapted(), torch.ones(2, dtype=torch.bfloat16)
+    module.register_parameter("frozen", nn.Parameter(half, requires_grad=False))
+    with pytest.raises(TermError, match=said):
+        adapted_federation(Algorithm(term(**hook)), module=module)
 
 
 def test_layers_are_found_by_peft_s_names() -> None:

@@ -78,11 +78,7 @@ CLIENTS = classification((9, 5, 10))  # BatchNorm needs two samples in a part of
 
 def two_rounds(algorithm: Algorithm, **options: Any) -> Any:
     run = federation(
-        hard(algorithm),
-        clients=CLIENTS,
-        rounds=2,
-        sampler=lambda *_: [0, 1],
-        **options,
+        hard(algorithm), clients=CLIENTS, rounds=2, sampler=lambda *_: [0, 1], **options
     )
     return round_after_round(run, 2)
 
@@ -128,11 +124,7 @@ NAMED = {
     "fedlesam_d": (C.feddyn(), [M.lesam()], C.fedlesam_d()),
     "fedtoga": (C.feddyn(), [M.toga()], C.fedtoga()),
     "fedtoga, over epochs": (C.feddyn(), [M.toga(delta="epochs")], C.fedtoga(delta="epochs")),
-    "fedtoga, neighbor": (
-        C.feddyn(),
-        [M.toga(), M.neighbor()],
-        C.fedtoga(perturbation="neighbor"),
-    ),
+    "fedtoga, neighbor": (C.feddyn(), [M.toga(), M.neighbor()], C.fedtoga(perturbation="neighbor")),
     "fedtoga, fusion": (
         C.feddyn(),
         [M.toga(), M.fusion(carry=True)],
@@ -169,16 +161,8 @@ REFUSED = [
     (C.fedsol(), M.sam(), "SAM .* HeadSOL already says where gradients"),
     (M.neighbor().to(C.fedtoga()), M.sam(), "SAM .* Neighbor already says where gradients"),
     (C.fedacg(), SERVER["adam"], "Adaptive.* AcceleratedStart already says what the server"),
-    (
-        C.local_only(),
-        SERVER["momentum"],
-        "ServerMomentum .* LocalOnly already says what",
-    ),
-    (
-        C.fedinit(),
-        SERVER["lookahead"],
-        "Accelerated.* Relaxed.* already says where clients",
-    ),
+    (C.local_only(), SERVER["momentum"], "ServerMomentum .* LocalOnly already says what"),
+    (C.fedinit(), SERVER["lookahead"], "Accelerated.* Relaxed.* already says where clients"),
     (M.topk().to(C.fedavg()), M.sign(), "Sign .* TopK already says which numbers are sent"),
     (M.sign().to(C.fedavg()), M.quantize(), "Quantize .* Sign already says how .* are rounded"),
     (C.local_only(), M.topk(), "TopK .* LocalOnly already says which numbers are sent"),

@@ -33,17 +33,6 @@ UNIFORM = Algorithm()
 
 
 @on_eager_executors
-def test_fedbabu_keeps_the_head_as_it_was_drawn_under_decay_and_momentum(executor: Any) -> None:
-    module = classifier()
-    drawn = {name: p.detach().clone() for name, p in module.named_parameters()}
-    run = trained(hard(C.fedbabu()), module=module, executor=executor)
-    after = dict(run.load_global().named_parameters())
-    assert all(after[name].equal(drawn[name]) == name.startswith("outer.") for name in drawn)
-    assert run.layout.names == ["inner.weight", "inner.bias", "norm.weight", "norm.bias"]
-    assert run.w.numel() == run.layout.size == 99 - 27
-
-
-@on_eager_executors
 def test_of_local_only_clients_the_global_model_never_moves_and_each_is_as_if_alone(
     executor: Any,
 ) -> None:

@@ -24,25 +24,23 @@ def data(test: float | None = 0.25) -> fl.FederatedData:
     return fl.FederatedData((x, y), test, clients=[USERS[k % 4] for k in range(80)])
 
 
-def trained(folder: Path, rounds: int, **options) -> tuple[nn.Module, fl.FederatedTrainer]:
+def trainer(folder: Path, every: int = 1, **options: Any) -> fl.FederatedTrainer:
+    """For one round, with the scores of clients."""
+    measure = partial(ClientScores, every=every)
+    given = {"rounds": 1, "loss": "mse", "callbacks": [measure], "run_dir": folder, **options}
+    return fl.FederatedTrainer(**given)
+
+
+def trained(folder: Path, rounds: int, **options: Any) -> tuple[nn.Module, fl.FederatedTrainer]:
     torch.manual_seed(0)
     net = nn.Linear(3, 1)
-    measure = partial(ClientScores, every=2)
-    trainer = fl.FederatedTrainer(
-        rounds=rounds,
-        lr=0.05,
-        loss="mse",
-        metrics=["mae"],
-        run_dir=folder,
-        callbacks=[measure],
-        participation=1.0,
-    )
-    trainer.fit(net, data(), **options)
-    return net, trainer
+    fit = trainer(folder, 2, rounds=rounds, lr=0.05, metrics=["mae"], participation=1.0)
+    fit.fit(net, data(), **options)
+    return net, fit
 
 
 def test_the_table_and_its_statistics_are_those_of_each_clients_test_rows(tmp_path):
-    net, trainer = trained(tmp_path / "run", 3)
+    net, fit = trained(tmp_path / "run", 3)
     table = pd.read_csv(tmp_path / "run" / "clients.csv")
     assert table["round"].tolist() == [2] * 4 + [3] * 4
     last, held = table[table["round"] == 3], data().parts["test"]
@@ -53,12 +51,12 @@ def test_the_table_and_its_statistics_are_those_of_each_clients_test_rows(tmp_pa
     assert last["loss"].tolist() == pytest.approx(expected, rel=1e-5)
     assert last["mae"].tolist() == pytest.approx([e.abs().mean().item() for e in errors], rel=1e-5)
     assert last["samples"].tolist() == held.sizes.tolist()
-    scalars = trainer.history.iloc[-1]
+    scalars = fit.history.iloc[-1]
     assert scalars["clients/loss"] == pytest.approx(sum(expected) / 4, rel=1e-5)
     assert scalars["clients/loss_worst10"] == pytest.approx(max(expected), rel=1e-5)
     spread = torch.tensor(expected).std(correction=0).item()
     assert scalars["clients/loss_std"] == pytest.approx(spread, rel=1e-4)
-    frame = trainer.test(data=data(), per_client=True)
+    frame = fit.test(data=data(), per_client=True)
     assert frame["test/loss"].tolist() == pytest.approx(expected, rel=1e-5)
 
 
@@ -80,11 +78,8 @@ def test_rows_are_added_without_reading_those_before(tmp_path):
             if not contents:
                 contents.append((tmp_path / "clients.csv").open())
 
-    measure = partial(ClientScores, every=1)
-    trainer = fl.FederatedTrainer(
-        rounds=3, loss="mse", run_dir=tmp_path, callbacks=[measure, Follows()]
-    )
-    trainer.fit(nn.Linear(3, 1), data())
+    measures = [partial(ClientScores, every=1), Follows()]
+    trainer(tmp_path, rounds=3, callbacks=measures).fit(nn.Linear(3, 1), data())
     with contents[0] as file:  # of the first round: another one if the table was written anew
         assert file.read() == (tmp_path / "clients.csv").read_text()
 
@@ -92,11 +87,9 @@ def test_rows_are_added_without_reading_those_before(tmp_path):
 def test_owners_and_numbers_stay_as_they_were_written(tmp_path):
     x, y = data().train
     owned = fl.FederatedData((x, y), 0.25, clients=[("07", "1e3")[k % 2] for k in range(80)])
-    options = {"loss": "mse", "callbacks": [partial(ClientScores, every=1)]}
     for rounds in (1, 3):
         torch.manual_seed(0)
-        trainer = fl.FederatedTrainer(rounds=rounds, run_dir=tmp_path / f"run-{rounds}", **options)
-        trainer.fit(nn.Linear(3, 1), owned)
+        trainer(tmp_path / f"run-{rounds}", rounds=rounds).fit(nn.Linear(3, 1), owned)
     first, table = ((tmp_path / f"run-{k}" / "clients.csv").read_text() for k in (1, 3))
     assert table.startswith(first)
     assert table.count(",07,") == table.count(",1e3,") == 3
@@ -106,36 +99,19 @@ def test_a_test_row_of_several_clients_is_scored_for_each(tmp_path):
     x, y = data().train
     shared = fl.Partition.from_lists([range(40), range(20, 60), range(40, 80)])
     owned = fl.FederatedData((x, y), 0.5, clients=shared)
-    trainer = fl.FederatedTrainer(
-        rounds=1, loss="mse", run_dir=tmp_path / "run", callbacks=[ClientScores]
-    )
-    trainer.fit(nn.Linear(3, 1), owned)
-    table = pd.read_csv(tmp_path / "run" / "clients.csv")
+    fit = trainer(tmp_path)
+    fit.fit(nn.Linear(3, 1), owned)
+    table = pd.read_csv(tmp_path / "clients.csv")
     assert table["samples"].tolist() == owned.parts["test"].sizes.tolist()
-    frame = trainer.test(data=owned, per_client=True)
+    frame = fit.test(data=owned, per_client=True)
     assert table["loss"].tolist() == pytest.approx(frame["test/loss"].tolist(), rel=1e-6)
-
-
-def test_a_client_with_samples_of_several_owners_has_no_test_samples_of_its_own():
-    def of(owners: list[int]) -> fl.DeviceDataset:
-        x, y = torch.zeros(len(owners), 2), torch.zeros(len(owners), dtype=torch.int64)
-        return fl.DeviceDataset(x, y, domains=torch.tensor(owners), domain_names=("a", "b"))
-
-    partition = fl.Partition.from_lists([[0, 1], [2, 3], [4]])
-    rest: list[Any] = [None, Path()]
-    measure = ClientScores(of([0, 0, 0, 1, 1]), of([1, 0, 1]), partition, *rest)
-    assert {k: rows.tolist() for k, rows in measure.samples.items()} == {0: [1], 2: [0, 2]}
-    assert measure.owners == ["a", "b"]
 
 
 def test_test_rows_without_owners_are_refused(tmp_path):
     x, y = data().train
     without = fl.FederatedData((x, y), (x, y), clients=[k % 4 for k in range(80)])
-    trainer = fl.FederatedTrainer(
-        rounds=1, loss="mse", run_dir=tmp_path / "run", callbacks=[ClientScores]
-    )
     with pytest.raises(fl.UserError, match="no client has test samples of its own"):
-        trainer.fit(nn.Linear(3, 1), without)
+        trainer(tmp_path / "run").fit(nn.Linear(3, 1), without)
     assert not (tmp_path / "run").exists()
 
 
@@ -146,19 +122,17 @@ def test_clients_that_do_not_define_a_metric_do_not_count(classes, tmp_path):
     x, y = torch.randn(36, 3, generator=g), torch.randint(classes, (36,), generator=g)
     y[12:24] = 1  # the second client has one class
     given = fl.FederatedData((x, y), test=0.5, clients=owners)
-    trainer = fl.FederatedTrainer(
-        rounds=1, metrics=["auroc"], run_dir=tmp_path, callbacks=[partial(ClientScores, every=1)]
-    )
+    fit = trainer(tmp_path, loss="cross_entropy", metrics=["auroc"])
     torch.manual_seed(0)
     net = nn.Linear(3, classes)
-    trainer.fit(net, given)
+    fit.fit(net, given)
     x, y = given.test
     expected = [area(net(x[rows]).softmax(1), y[rows]) for rows in given.parts["test"]]
     recorded = pd.read_csv(tmp_path / "clients.csv")["auroc"]
     assert recorded.tolist() == pytest.approx(expected, nan_ok=True)
     assert recorded.isna()[1]
     assert recorded.notna()[2]
-    assert trainer.history["clients/auroc"].iloc[-1] == pytest.approx(recorded.mean())
+    assert fit.history["clients/auroc"].iloc[-1] == pytest.approx(recorded.mean())
 
 
 def test_auroc_is_of_probabilities_also_where_outputs_lie_from_0_to_1():
@@ -190,8 +164,8 @@ def test_r2_of_clients_whatever_the_unit_of_their_targets(size: float, origin: f
     owners = [0] * 8 + [1] * 4 + [2] * 8
     given = fl.FederatedData((x.double(), y), test=0.25, clients=owners)
     assert given.parts["test"].sizes.tolist() == [2, 1, 2]
-    trainer, module = fl.FederatedTrainer(loss="mse", metrics=["r2"]), nn.Linear(1, 1).double()
-    scores = trainer.test(module, given, per_client=True)["test/r2"].tolist()
+    fit, module = fl.FederatedTrainer(loss="mse", metrics=["r2"]), nn.Linear(1, 1).double()
+    scores = fit.test(module, given, per_client=True)["test/r2"].tolist()
     (x, y), mine = given.test, given.parts["test"][0]
     off, spread = (y - module(x))[mine], y[mine] - y[mine].mean()
     assert scores[0] == pytest.approx(1 - (off.square().sum() / spread.square().sum()).item())

@@ -66,16 +66,6 @@ def test_tokens_are_scored_in_batches_of_the_training():
     assert forward_batch(DeviceDataset(torch.zeros(9, 8).long(), torch.zeros(9)), 50) == 50
 
 
-def test_every_sample_counts_once(fabric):
-    module = classifier().eval()
-    for found, (count, _) in zip(scores(fabric), SIZES, strict=True):
-        data = samples(count)
-        out = module(data.x).detach()
-        right, loss = (out.argmax(1) == data.y).double().mean(), F.cross_entropy(out, data.y)
-        assert found["test/accuracy"] == pytest.approx(float(right), abs=1e-15)
-        assert found["test/loss"] == pytest.approx(float(loss), rel=1e-6)  # scored in float32
-
-
 def test_batches_of_a_sorted_test_set_mix_its_classes():
     """A network that normalizes by the batch would lose what a class is in a batch of its own."""
     y, batches = torch.arange(3).repeat_interleave(40), list[set[int]]()

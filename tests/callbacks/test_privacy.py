@@ -1,6 +1,5 @@
 """Privacy: epsilon as opacus counts it, resumed too; what would break the promise is refused."""
 
-import random
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -30,18 +29,8 @@ HALF = BernoulliSampling(0.5, may_be_empty=True)
 
 def private(*terms: Any, **options: Any) -> Federation:
     given = {"module": classifier(norm=False), "sampler": HALF, **options}
-    return federation(Algorithm(*terms or [GaussianMechanism()]), **given)
-
-
-@pytest.mark.filterwarnings("ignore:Optimal order")
-def test_epsilon_is_that_of_a_direct_call() -> None:
-    draw = random.Random(0)
-    for _ in range(3):
-        noise, rate = draw.uniform(0.6, 4), draw.choice([0.01, 0.05, 0.2, 0.5, 1.0])
-        rounds, delta = draw.randint(1, 300), 10 ** draw.uniform(-8, -3)
-        direct = RDPAccountant()
-        direct.history = [(noise, rate, rounds)]
-        assert epsilon(direct.history, delta, "rdp") == direct.get_epsilon(delta)
+    algorithm = Algorithm(*terms or [GaussianMechanism()], weight=given.pop("weight", fl.uniform))
+    return federation(algorithm, **given)
 
 
 def test_epsilon_of_changing_noise_and_of_the_other_accountant() -> None:
@@ -139,6 +128,7 @@ NOISY = GaussianMechanism()
         ([NOISY], {"on_divergence": "skip-client"}, "on-divergence"),
         ([NOISY], {"module": classifier()}, "running_mean"),
         ([term(send=weighs), NOISY], {}, "weight"),
+        ([NOISY], {"weight": fl.by_size}, "weight"),
         ([term(report=report), NOISY], {}, "message"),
         ([NOISY, term(report=report)], {}, "message"),
         ([NOISY, Personal("head")], {}, "after it was clipped"),
@@ -152,13 +142,6 @@ def test_what_the_noise_does_not_cover_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=words):
         check_private(private(*terms, **options))
-
-
-def test_weights_by_size_are_refused() -> None:
-    sized = algorithms.dp_fedavg().replace(weight=fl.core.weighting.by_size)
-    run = federation(sized, module=classifier(norm=False), sampler=HALF)
-    with pytest.raises(UserError, match="weight"):
-        check_private(run)
 
 
 def test_what_it_covers_is_not_refused() -> None:

@@ -84,15 +84,6 @@ def test_a_configuration_names_a_table_and_a_flag_another_one(name, csv, tmp_pat
         assert shown == {"file": str(file), "target": "score", "clients": "user", "test": 0.5}
 
 
-def test_texts_as_targets_are_classes(tmp_path):
-    kinds = frame().assign(score=lambda f: (f.score > 3).map({True: "high", False: "low"}))
-    kinds.to_csv(tmp_path / "kinds.csv", index=False)
-    run = trained(tmp_path / "run", *columns(tmp_path / "kinds.csv"), "--metric", "auroc,f1")
-    assert run.data()[0].classes == ("high", "low")
-    assert run.scalars["test/auroc"][4] > 0.8
-    assert run.scalars["test/accuracy"][4] > 0.7
-
-
 def test_a_loss_of_ones_own_with_options(csv, tmp_path):
     own = tmp_path / "huber.py"
     own.write_text(

@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 import pytest
 import torch
-from problems import classification, federation
+from problems import federation
 from refusals import digits, experiment
 from torch import nn
 
@@ -55,23 +55,6 @@ def test_a_cached_function_of_ones_own_is_a_function(tmp_path):
     )
     made = experiment(tmp_path / "run", "--algorithm", f"{file}:mine", "--algorithm.rho", "0.3")
     assert made.chosen["algorithm"].options == {"rho": 0.3}
-
-
-@pytest.mark.parametrize(
-    ("flag", "expected"), [("--algorithm", "an Algorithm"), ("--server-optimizer", "a Modifier")]
-)
-def test_an_own_function_must_return_what_its_option_takes(flag, expected, tmp_path, refused):
-    file = tmp_path / "own.py"
-    file.write_text("def mine():\n    return 3\n")
-    said = refused(flag, f"{file}:mine")
-    assert f"own.py:mine must return {expected}, but returned 3" in said
-
-
-def test_a_partial_of_ones_own_is_no_function(tmp_path, refused):
-    """It has neither a docstring nor type hints for options."""
-    file = tmp_path / "own.py"
-    file.write_text("from functools import partial\nfast = partial(print)\n")
-    assert "no function 'fast'" in refused("--algorithm", f"{file}:fast")
 
 
 def flat() -> tuple[DeviceDataset, DeviceDataset]:
@@ -168,25 +151,8 @@ def test_a_model_that_fits_the_options_trains(argv, model, tmp_path):
     experiment(tmp_path / "run", *argv.split(), model=model).run()
 
 
-class Noisy(nn.Module):
-    """Draws from PyTorch's own generator."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.dropout(x)
-
-
-def test_the_dry_run_of_a_model_changes_neither_statistics_nor_random_numbers():
-    module = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), Noisy(), nn.Linear(8, 3)).double()
-    before, state = {k: v.clone() for k, v in module.state_dict().items()}, torch.get_rng_state()
-    federation(Algorithm(), module=module, clients=classification((7, 9)))
-    assert torch.get_rng_state().equal(state)
-    assert all(module.state_dict()[k].equal(v) for k, v in before.items())
-
-
 @pytest.mark.parametrize(
-    "cohort",
-    [[], [0, 0], [1, 0], [-1, 2], [2, 6], torch.tensor([0, 1]), {0, 1}, None],
-    ids=str,
+    "cohort", [[], [0, 0], [1, 0], [-1, 2], [2, 6], torch.tensor([0, 1]), {0, 1}, None], ids=str
 )
 def test_a_sampler_that_gives_no_cohort_is_refused(cohort):
     run = federation(Algorithm(), sampler=lambda *_: cohort)

@@ -1,13 +1,15 @@
-"""YAML files of options: each says a thing once."""
+"""YAML files of options: each says a thing once; callbacks in them and on the command line."""
 
 from math import inf
 from pathlib import Path
 
 import pytest
-from refusals import sentence
+from refusals import experiment, sentence
 
+from fl_lightning.callbacks import CALLBACKS
+from fl_lightning.cli.components import component_text, read_component
 from fl_lightning.cli.config_files import read_files
-from fl_lightning.runs.config_yaml import dump, flat, load
+from fl_lightning.runs.config_yaml import dump, load
 
 
 @pytest.mark.parametrize(
@@ -86,12 +88,6 @@ def test_what_is_no_yaml_is_one_sentence(text, reason, tmp_path, sentence):
     assert reason in said
 
 
-def test_later_files_win(tmp_path):
-    for name, text in (("a", "lr: 1\nclip: 2\n"), ("b", "lr: 3\n")):
-        (tmp_path / name).write_text(text)
-    assert read_files([str(tmp_path / "a"), str(tmp_path / "b")]) == ({"lr": 3, "clip": 2}, {})
-
-
 @pytest.mark.parametrize("name", ["fedssg/table4", "fedssg/table4.yaml"])
 def test_an_installed_preset_is_found_by_name_unless_a_file_has_it(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -101,6 +97,47 @@ def test_an_installed_preset_is_found_by_name_unless_a_file_has_it(name, tmp_pat
     assert read_files([name])[0] == {"algorithm": "mine"}
 
 
-def test_names_are_joined_by_dots():
-    nested = {"algorithm": {"name": "fedsam", "rho": 1}, "lr": 2}
-    assert flat(nested) == {"algorithm": "fedsam", "algorithm.rho": 1, "lr": 2}
+@pytest.mark.parametrize(
+    ("given", "whole"),
+    [
+        ("sharpness:rho=0.1", "sharpness:every=10,rho=0.1,samples=none"),
+        ("Layer-Strength", "layer_strength:every=10"),
+        (
+            "evaluate_models:every=2,models=cohort,clients",
+            "evaluate_models:models=cohort,clients,every=2",
+        ),
+        (
+            "early_stopping:min-delta=1",
+            "early_stopping:patience=10,monitor=val/loss,min_delta=1.0,mode=auto",
+        ),
+        ("diagnostics", "diagnostics"),
+    ],
+)
+def test_a_text_is_recorded_with_every_option(given, whole):
+    for text in (given, whole):
+        assert component_text(read_component("callback", text)) == whole
+
+
+def test_flags_replace_the_callbacks_of_a_file(tmp_path):
+    file = tmp_path / "options.yaml"
+    file.write_text("callback:\n- layer_strength\n- sharpness:rho=0.1,every=5\n")
+
+    def callbacks(*argv: str) -> list[str]:
+        texts = experiment(tmp_path / "run", "--config", str(file), *argv).options.callback
+        return [text.partition(":")[0] for text in texts]
+
+    assert callbacks() == ["layer_strength", "sharpness"]
+    assert callbacks("--callback", "none") == []
+    assert callbacks("--callback", "diagnostics", "--callback", "consistency") == [
+        "diagnostics",
+        "consistency",
+    ]
+
+
+def test_help_lists_all_callbacks_and_the_options_of_those_named(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        experiment(tmp_path / "run", "--callback", "growth_stopping", "--help")
+    shown = capsys.readouterr().out
+    assert [name for name in CALLBACKS if f"  {name} " not in shown] == []
+    assert "tau=X" in shown
+    assert "rho=X" not in shown.partition("callbacks:")[2]

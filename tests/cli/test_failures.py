@@ -22,10 +22,6 @@ from fl_lightning.federation.fine_tuning import FineTuning
 FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ...")
 
 
-def fails(*_: Any) -> None:
-    raise FULL
-
-
 class Cramped(StackedExecutor):
     """On a device with memory for `fits` clients; `before` results are ready before it is full."""
 
@@ -81,12 +77,15 @@ def test_memory_for_not_even_one_client_names_batches_and_clients(monkeypatch):
 
 
 MISTAKEN = """
+import functools
 def number(classes):
     return 5
 def data():
     return 1, 2
 def parts(labels): ...
 def pair(classes, name="mlp"): ...
+def three(): return 3
+fast = functools.partial(print)
 """
 
 
@@ -97,6 +96,9 @@ def pair(classes, name="mlp"): ...
         ("--data=own.py:data", r"DeviceDataset, but returned \(1, 2\)$"),
         ("--partition=own.py:parts", r"'labels' .* seed, y, annotate"),
         ("--algorithm=own.py:parts", r"'labels' that nothing fills in: annotate"),
+        ("--algorithm=own.py:three", r"own.py:three must return an Algorithm, but returned 3$"),
+        ("--server-optimizer=own.py:three", r"must return a Modifier, but returned 3$"),
+        ("--algorithm=own.py:fast", r"no function 'fast'"),
         ("--model=own.py:pair", r"own.py:pair has a parameter 'name'.* rename it$"),
         ("--model=own.py:nomber", r"no function 'nomber'; did you mean number\?$"),
         ("--model=own.py", r"name its function; there are: .*number"),
@@ -149,12 +151,6 @@ def test_a_term_that_raises_is_named(hook, executor, tmp_path):
     with pytest.raises(KeyError, match="nothing") as error:
         scaffold(tmp_path / "run", *argv)
     assert f"raised in Mine.{hook.partition('(')[0]}" in error.value.__notes__
-
-
-def test_a_name_that_is_too_long_for_the_disk_is_one_sentence(tmp_path, sentence):
-    said = sentence(scaffold, tmp_path / ("a" * 300))
-    assert "too long" in said
-    assert "another folder" in said
 
 
 def test_a_variable_asks_for_the_traceback(tmp_path, monkeypatch):

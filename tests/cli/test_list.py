@@ -1,10 +1,12 @@
-"""`fl-lightning list` and `show`."""
+"""`fl-lightning list`, `show` and `new`."""
 
 import sys
+from pathlib import Path
+from shlex import split
 
 import pytest
 
-from fl_lightning import __main__ as command
+from fl_lightning import __main__ as entry
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.list_algorithms import main
 from fl_lightning.cli.show_algorithm import main as show
@@ -71,7 +73,7 @@ def test_the_list_has_a_row_of_costs_for_each_algorithm_and_fits_a_terminal(caps
 @pytest.mark.parametrize("name", ["fedtoga", "fedrcl", "fedsol"])
 def test_an_explanation_fits_a_terminal(name, capsys):
     show([name])
-    command.main(["--help"])
+    entry.main(["--help"])
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 80
     assert not any(words in said for words in ("<function", "<lambda", " object at 0x", "\\"))
@@ -79,10 +81,10 @@ def test_an_explanation_fits_a_terminal(name, capsys):
 
 def test_a_terminal_is_told_at_once_that_a_command_loads_torch(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    command.main(["run", "--help"])
+    entry.main(["run", "--help"])
     assert capsys.readouterr().err == ""
     with pytest.raises(SystemExit):
-        command.main(["run", "nothing"])
+        entry.main(["run", "nothing"])
     assert capsys.readouterr().err.startswith("loading torch ...\n")
 
 
@@ -111,3 +113,25 @@ def test_only_what_can_be_written_on_a_command_line_is_shown_as_an_option(tmp_pa
     said = capsys.readouterr().out
     assert "rho X\n      (default: 0.3)" in said
     assert "part" not in said.partition("Terms at")[0]
+
+
+SMALL = ["--rounds", "2", "--clients", "4", "--local-epochs", "1"]
+
+
+@pytest.mark.parametrize("kind", ["algorithm", "callback", "data", "recipe"])
+def test_a_new_file_runs_as_it_says(kind, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    entry.main(["new", kind, "my own.py"])
+    command = split(capsys.readouterr().out.splitlines()[2])
+    assert command[:2] in (["fl-lightning", "run"], ["python", "my own.py"])
+    entry.main(["run", *command[2 if "run" in command else 1 :], *SMALL])
+    assert "round 2/2" in capsys.readouterr().out
+
+
+def test_no_file_is_overwritten(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text("mine")
+    with pytest.raises(SystemExit) as stop:
+        entry.main(["new", "data", str(tmp_path / "mine.py")])
+    assert stop.value.code == 2
+    assert "there already" in capsys.readouterr().err
+    assert Path(tmp_path, "mine.py").read_text() == "mine"

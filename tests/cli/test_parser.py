@@ -98,13 +98,6 @@ def test_names_may_have_underscores_hyphens_and_capitals():
         assert parse(flag, "--server_step.lr=2")[1]["server_step"]() == "adam 2.0"
 
 
-def test_a_user_defined_function_needs_no_annotations_and_may_import_its_neighbor(tmp_path):
-    (tmp_path / "a_neighbor.py").write_text("two = 2.0\n")
-    own = tmp_path / "plain.py"
-    own.write_text("from a_neighbor import two\ndef mine(beta=two, part=None): return beta\n")
-    assert parse("--algorithm", f"{own}:mine", "--algorithm.beta", "3")[1]["algorithm"]() == 3.0
-
-
 def test_files_of_several_folders_import_their_own_neighbors(tmp_path):
     made = []
     for folder in ("one", "two"):
@@ -173,11 +166,6 @@ def test_a_mistake_is_one_sentence(argv, words, sentence):
     said = sentence(parse, *argv)
     assert all(word in said for word in words), said
     assert not said.strip().endswith(":")
-
-
-def test_a_misspelled_option_is_compared_with_those_of_the_chosen_function(sentence):
-    said = sentence(parse, "--algorithm", "second", "--algorithm.roh", "3")
-    assert "--algorithm.rho" not in said
 
 
 def test_flags_go_over_files_and_files_over_the_defaults_of_a_recipe(tmp_path):

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from problems import EVERY_ALGORITHM, classification, classifier, federation
-from torch import Tensor
+from problems import EVERY_ALGORITHM, classification, classifier, federation, term
 
 from fl_lightning import Algorithm, Term, algorithms, scalar, zeros
 from fl_lightning.core.rehearsal import Cost, rehearse
@@ -148,14 +147,11 @@ def test_only_what_the_other_side_cannot_know_is_counted():
 
 
 def test_a_message_that_replaces_the_update_needs_the_model_of_which_it_is_made():
-    class Signs(Term):
-        def report(self, w, v):
-            return v.weight * (w - v.anchor).sign()
-
-        def update(self, delta, mean, v):
-            return 0.01 * mean
-
-    c = cost_of(Algorithm(Signs()))
+    signs = term(
+        report=lambda self, w, v: v.weight * (w - v.anchor).sign(),
+        update=lambda self, delta, mean, v: 0.01 * mean,
+    )
+    c = cost_of(Algorithm(signs))
     assert (c.uplink, c.messages) == (D, 0)
 
 
@@ -203,40 +199,32 @@ def test_a_second_moment_is_counted_with_numbers_that_have_a_root():
     assert (c.uplink, c.downlink, c.exact) == (D, 2 * D, True)
 
 
-class Mixed(Term):
-    """Starts from a mixture of three of the server's models that the client's kept one decides."""
-
-    client = {"kept": zeros}
-    server = {"a": zeros, "b": zeros, "c": zeros}
-
-    def start(self, w, v):
-        start: Tensor = v.a * v.kept + v.b * v.kept.square() + v.c
-        return start
-
-    def report(self, w, v):
-        v.kept = w
-        return ()
+def keep(self, w, v):
+    v.kept = w
+    return ()
 
 
-class Storing(Mixed):
-    """Stores the three in its kept state."""
-
-    def start(self, w, v):
-        v.kept = v.kept * v.a + v.b / v.c
-        return w
+def store(self, w, v):
+    v.kept = v.kept * v.a + v.b / v.c
+    return w
 
 
-class Summed(Mixed):
-    """Starts from a sum that the server can send as one vector."""
+STARTS = {
+    "a mixture that the client's kept state decides": (
+        lambda self, w, v: v.a * v.kept + v.b * v.kept.square() + v.c,
+        3,
+    ),
+    "stored in the kept state": (store, 4),
+    "a sum that the server can send as one vector": (lambda self, w, v: v.a + v.b + v.c, 1),
+}
 
-    def start(self, w, v):
-        start: Tensor = v.a + v.b + v.c
-        return start
 
-
-@pytest.mark.parametrize(("term", "received"), [(Mixed(), 3), (Storing(), 4), (Summed(), 1)])
-def test_states_received_for_a_start_are_one_vector_only_if_the_server_can_make_it(term, received):
-    assert cost_of(Algorithm(term)).downlink == received * D
+@pytest.mark.parametrize("case", STARTS)
+def test_states_received_for_a_start_are_one_vector_only_if_the_server_can_make_it(case):
+    start, received = STARTS[case]
+    states = {"client": {"kept": zeros}, "server": dict.fromkeys("abc", zeros)}
+    mixed = term(start=start, report=keep, **states)
+    assert cost_of(Algorithm(mixed)).downlink == received * D
 
 
 class Taught(Term):

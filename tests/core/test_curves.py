@@ -8,7 +8,7 @@ import pytest
 import torch
 from every_option import MAKERS, OPTIONS, WITH, values
 from executors import STACKED, TRACED, assert_agree
-from problems import classification, federation, trained
+from problems import federation, trained
 from torch import Tensor, nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LinearLR
@@ -152,12 +152,6 @@ def test_the_numbers_are_those_of_the_round(executor: Any, traces: list[Any]) ->
     assert_agree(scheduled, by_hand, 1e-12)
 
 
-def test_a_constant_curve_is_its_number_bit_for_bit() -> None:
-    for options in ({}, {"executor": STACKED}):
-        curve = trained(algorithms.fedtoga(rho=linear(0.3, 0.3)), **options)
-        assert curve.w.equal(trained(algorithms.fedtoga(rho=0.3), **options).w)
-
-
 def test_a_state_begins_with_the_number_of_the_first_round() -> None:
     run = federation(Algorithm(AdaptiveServer(tau=linear(0.5, 1))))
     assert run.server.states[0]["v"].unique().tolist() == [0.25]
@@ -224,19 +218,6 @@ def test_numbers_out_of_range_are_refused_before_the_first_round(
 )
 def test_a_curve_over_all_rounds_is_a_horizon(algorithm: Algorithm, depends: bool) -> None:
     assert federation(algorithm).cost.has_horizon is depends
-
-
-# ------------------------------------------------------------------------------ the learning rate
-
-
-def test_a_learning_rate_over_the_rounds() -> None:
-    run = federation(
-        Algorithm(lr=cosine(0.2, 0, 2)), clients=classification(epochs=2), decays=False
-    )
-    rates = [run.train_round()["local/lr"] for _ in range(3)]
-    assert rates == pytest.approx([0.2, 0.1, 0.0])
-    assert run.local_training.rates.average_visit(1)["lr_sum"] == pytest.approx(0.4)
-    assert run.local_training.rates.base_lr_sum == pytest.approx(0.8)
 
 
 def test_a_curve_may_end_where_its_coefficient_may_not_be() -> None:

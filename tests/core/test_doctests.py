@@ -1,4 +1,4 @@
-"""The examples in the docstrings of core and terms run."""
+"""The examples in the docstrings of core, terms and optim run."""
 
 import doctest
 from importlib import import_module
@@ -8,7 +8,8 @@ import pytest
 
 from fl_lightning import core, terms
 
-MODULES = [
+MODULES = ["fl_lightning.optim"]
+MODULES += [
     f"{package.__name__}.{module.name}"
     for package in (core, terms)
     for module in iter_modules(package.__path__)

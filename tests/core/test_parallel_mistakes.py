@@ -40,10 +40,7 @@ STACKED_ONLY: dict[str, tuple[Callable[..., Any], str]] = {
     "if on a tensor": (lambda self, oracle, w, v: oracle(w) if w.sum() > 0 else w, r"torch\.where"),
     "int() of the steps": (lambda self, oracle, w, v: int(v.steps) * oracle(w), r"torch\.where"),
     "boolean indexing": (in_gradient(lambda g, v: g * g[g > 0].sum()), r"torch\.where"),
-    "random numbers": (
-        in_gradient(lambda g, v: g + torch.randn_like(g)),
-        "draw by v.uniform",
-    ),
+    "random numbers": (in_gradient(lambda g, v: g + torch.randn_like(g)), "draw by v.uniform"),
     "numpy's random numbers": (
         in_gradient(lambda g, v: g * (1 + 0.1 * np.random.rand())),  # noqa: NPY002
         "draw by v.uniform",

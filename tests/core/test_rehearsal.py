@@ -264,12 +264,6 @@ def test_what_would_be_wrong_in_silence_is_refused_in_every_round(mistake, execu
         run.train_round()
 
 
-def test_an_ordinary_error_in_a_term_says_where_it_was():
-    with pytest.raises(RuntimeError) as caught:
-        federation(Algorithm(mistaken("gradient", in_gradient(lambda g, v: g @ g[:3]))))
-    assert caught.value.__notes__ == ["raised in Mistaken.gradient"]
-
-
 @pytest.mark.parametrize(
     ("name", "part"),
     {"weight": "by_size", "server_lr": 0.5, "lr": 0.1, "rate": 0.5, "local": 0.1}.items(),

@@ -6,18 +6,7 @@ from typing import Any
 import pytest
 import torch
 from executors import STACKED, TRACED, assert_agree
-from problems import (
-    COHORTS,
-    EXECUTORS,
-    SIZES,
-    classifier,
-    federation,
-    hard,
-    rows,
-    term,
-    trained,
-    vec,
-)
+from problems import COHORTS, EXECUTORS, classifier, federation, hard, term, trained, vec
 from regressions import layout
 from torch import Tensor
 
@@ -161,20 +150,6 @@ def test_a_term_that_draws_without_saying_so_is_refused() -> None:
     draws = term(send=lambda self, delta, v: delta + v.normal(delta))
     with pytest.raises(TermError, match="draws = True"):
         federation(Algorithm(draws))
-
-
-def test_a_personal_part_stays_with_its_client_and_is_not_sent() -> None:
-    run = federation(Algorithm(Personal("head")), module=classifier(norm=False))
-    metrics = [run.train_round() for _ in range(3)]
-    head, begun = 8 * 3 + 3, run.server.initial_w
-    assert run.w[-head:].equal(begun[-head:])
-    assert not (run.w[:-head] == begun[:-head]).any()
-    kept = rows(run, "w_i")
-    assert kept.shape == (len(SIZES), head)
-    assert len(kept.unique(dim=0)) == len(SIZES)
-    assert run.cost.uplink == run.cost.downlink == len(begun) - head
-    assert run.cost.client_state == head
-    assert metrics[0]["comm/uplink_mb"] == pytest.approx(metrics[0]["comm/downlink_mb"])
 
 
 @pytest.mark.parametrize(

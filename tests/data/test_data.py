@@ -1,12 +1,15 @@
-"""Data sets, and the batches of a visit."""
+"""Data sets, the batches of a visit, and their augmentation."""
 
-from functools import partial
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torchvision.transforms.v2.functional import crop, normalize, pad
 
-from fl_lightning.data import Batches, ClientData, CropFlip, DeviceDataset, Partition, schemes
+from fl_lightning.core.randomness import generator
+from fl_lightning.data import Batches, ClientData, CropFlip, DeviceDataset, Partition
 
 
 def images(n: int = 60, channels: int = 3, size: int = 8) -> DeviceDataset:
@@ -28,15 +31,6 @@ def whole_visit(data: ClientData, client: int, round: int) -> Tensor:
     return torch.cat([x for x, _ in data.visit(client, round)])
 
 
-def test_inputs_are_normalized_images():
-    data = images()
-    index = torch.tensor([5, 0, 5])
-    mean, std = torch.tensor(data.mean).view(3, 1, 1), torch.tensor(data.std).view(3, 1, 1)
-    x = data.inputs(index)
-    assert x.dtype == torch.float32
-    torch.testing.assert_close(x, (data.x[index].float() / 255 - mean) / std)
-
-
 def test_images_of_one_sample_keep_their_own_shapes():
     images = {"rgb": RGB + 51, "mask": RGB[:, :1] + 255, "small": RGB[..., :2] + 102}
     data = DeviceDataset(images, torch.zeros(2))
@@ -44,12 +38,6 @@ def test_images_of_one_sample_keep_their_own_shapes():
         torch.testing.assert_close(x, images[name].float() / 255)
     with pytest.raises(ValueError, match="one for each channel"):
         DeviceDataset(images, torch.zeros(2), mean=(0.5,) * 3, std=(0.5,) * 3)
-
-
-def test_features_are_taken_as_they_are():
-    x = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    data = DeviceDataset(x, torch.zeros(5, dtype=torch.int64), ("a",))
-    assert torch.equal(data.inputs(torch.tensor([4, 1])), x[[4, 1]])
 
 
 FEATURES = torch.zeros(2, 2)
@@ -118,24 +106,6 @@ def test_number_of_steps(options: dict, steps: int):
     assert batches.sizes == ([10, 10, 3] * 3)[:steps]
 
 
-def test_without_shuffling_the_stored_order_is_cycled():
-    batches = numbered([5], batch_size=2, steps=4, shuffle=False).visit(0, 3)
-    assert [x.tolist() for x, _ in batches] == [[0, 1], [2, 3], [4], [0, 1]]
-
-
-def test_a_visit_does_not_depend_on_what_was_called_before():
-    train = images(120)
-    partition = schemes.iid(train.y, 4, 0)
-    make = partial(ClientData, batch_size=7, epochs=2, augment=CropFlip(crop=0.5))
-    forth, back = make(train, partition), make(train, partition)
-    calls = [(client, round) for round in range(2) for client in range(4)]
-    state = torch.get_rng_state()
-    first = {call: whole_visit(forth, *call) for call in calls}
-    for call in reversed(calls):
-        assert torch.equal(whole_visit(back, *call), first[call])
-    assert torch.equal(state, torch.get_rng_state())
-
-
 @pytest.mark.parametrize("drawn", ["order", "augmentation"])
 @pytest.mark.parametrize(
     "other", [(1, 0, 0), (0, 1, 0), (0, 0, 1)], ids=["client", "round", "seed"]
@@ -164,17 +134,6 @@ def test_order_does_not_depend_on_augmentation():
         for augment in (None, CropFlip(crop=0, flip=0))
     )
     assert torch.equal(plain, augmented)
-
-
-def test_sizes_and_class_counts():
-    train = images(12)
-    data = ClientData(train, Partition.from_lists([[0, 4, 1], [2, 3]]))
-    assert data.num_clients == 2
-    assert data.sizes.tolist() == [3.0, 2.0]
-    assert data.sizes.dtype == torch.float64
-    assert data.class_counts.tolist() == [[2, 1, 0, 0], [0, 0, 1, 1]]
-    assert data.labels_of(torch.tensor([1])).tolist() == [[0, 0, 1, 1]]
-    assert data.mean_size == 2.5
 
 
 def test_the_digest_names_samples_labels_normalization_and_who_holds_what():
@@ -251,3 +210,65 @@ def test_an_epoch_leaves_out_a_sample_that_would_be_a_batch_of_one():
     whole = torch.cat([x for x, _ in numbered([7], batch_size=3).visit(0, 0)])
     assert epochs[0].equal(whole[:6])
     assert data.visit(1, 0)[0][0].equal(numbered([7, 6], batch_size=3).visit(1, 0)[0][0])
+
+
+NO_SHIFT = torch.zeros(1, 1, 1)
+"""A black pixel of images that are not normalized."""
+
+
+@pytest.mark.parametrize("side", [0, 3, 4])
+@pytest.mark.parametrize(("mode", "edge"), [("zero", 3), ("reflect", 3), ("zero", 0)])
+def test_augmentation_equals_padding_cropping_flipping_and_cutting_one_by_one(
+    mode: str, edge: int, side: int
+):
+    augment = CropFlip(padding=edge, crop=0.5, mode=mode, cutout=side)
+    x = 1 + torch.rand(50, 3, 8, 6)
+    draws = augment.draw(50, torch.Generator().manual_seed(1))
+    uncut = replace(augment, cutout=0).draw(50, torch.Generator().manual_seed(1))
+    assert (uncut.shape, uncut.dtype, draws.dtype) == ((50, 3), torch.int16, torch.int16)
+    assert torch.equal(draws[:, :3], uncut)
+    pad = "reflect" if mode == "reflect" else "constant"
+    cases = zip(x.numpy(), draws.tolist(), augment.apply(x, draws, NO_SHIFT).numpy(), strict=True)
+    for image, (top, left, flip, *center), augmented in cases:
+        padded = np.pad(image, ((0, 0), (edge, edge), (edge, edge)), pad)
+        expected = padded[:, top : top + 8, left : left + 6].copy()
+        expected = expected[:, :, ::-1] if flip else expected
+        if side:  # the hole may hang over the border
+            top, left = (c * n // 2**15 - side // 2 for c, n in zip(center, (8, 6), strict=True))
+            expected[:, max(0, top) : top + side, max(0, left) : left + side] = 0
+        np.testing.assert_array_equal(augmented, expected)
+
+
+def test_augmentation_draws_follow_their_probabilities():
+    draws = CropFlip(padding=4, crop=0.5, flip=0.25).draw(20_000, torch.Generator().manual_seed(0))
+    assert draws[:, 2].double().mean().item() == pytest.approx(0.25, abs=0.02)
+    still = (draws[:, :2] == 4).all(1).double().mean().item()
+    assert still == pytest.approx(0.5 + 0.5 / 81, abs=0.02)
+    assert draws[:, 0].unique().tolist() == list(range(9))
+    never = CropFlip(crop=0, flip=0).draw(100, torch.Generator().manual_seed(0))
+    assert torch.equal(never, torch.tensor([[4, 4, 0]] * 100, dtype=torch.int16))
+
+
+@pytest.mark.parametrize("edge", [0, 2])
+def test_black_borders_are_those_of_torchvision_before_normalization(edge: int):
+    images = torch.randint(0, 256, (20, 3, 6, 5), dtype=torch.uint8)
+    mean, std = (0.5, 0.4, 0.1), (0.2, 0.3, 0.4)
+    data = DeviceDataset(images, torch.zeros(20).long(), ("a",), mean, std)
+    augment = CropFlip(padding=edge, flip=0.0, mode="black")
+    clients = ClientData(
+        data, Partition.from_lists([range(20)]), augment=augment, batch_size=20, shuffle=False
+    )
+    ((augmented, _),) = clients.visit(0, 0)
+    draws = augment.draw(20, generator(0, "augmentation", 0, 0))
+    for image, (top, left, _), made in zip(images, draws.tolist(), augmented, strict=True):
+        cropped = crop(pad(image, [edge]), top, left, 6, 5)
+        torch.testing.assert_close(made, normalize(cropped / 255, [*mean], [*std]))
+
+
+def test_holes_are_centred_on_every_pixel_alike():
+    draws = CropFlip(padding=0, flip=0.0, cutout=1).draw(30_000, torch.Generator().manual_seed(0))
+    augment = CropFlip(padding=0, flip=0.0, cutout=1)
+    holes = augment.apply(torch.ones(30_000, 1, 5, 3), draws, NO_SHIFT) == 0
+    assert (holes.sum((1, 2, 3)) == 1).all()
+    share = holes.double().mean((0, 1)) * 15
+    assert (share - 1).abs().max() < 0.1

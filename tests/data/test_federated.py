@@ -179,14 +179,6 @@ def test_a_row_of_several_clients_is_tested_by_each_of_them():
     assert [data.parts["test"][client].tolist() for client in range(2)] == [[*range(len(held))]] * 2
 
 
-def test_given_rows_have_no_owners():
-    data = FederatedData((X, Y), (X[:6], Y[:6]), clients=OWNERS)
-    assert data.test[0].equal(X[:6])
-    assert data.validation is None
-    assert data.parts == {}
-    assert data.rows == 24
-
-
 @pytest.mark.parametrize(
     ("rows", "target", "inputs", "place"),
     [

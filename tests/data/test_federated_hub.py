@@ -7,10 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lightning import LightningDataModule
-from torch.utils.data import (
-    DataLoader,
-)
 
 from fl_lightning import FederatedData, UserError, partitions
 
@@ -98,12 +94,6 @@ def test_columns_are_chosen_and_clients_come_from_a_scheme():
     assert data.parts["test"].sizes.tolist() == [1, 1]
 
 
-def test_a_data_set_may_be_given_directly():
-    data = FederatedData(speech(), clients="speaker", target="word")
-    assert data.names == ("a", "b")
-    assert data.divided(data.train)[1].tolist() == SPEECH["word"]
-
-
 @pytest.mark.parametrize("make", [read, FederatedData])
 def test_the_format_of_a_data_set_chooses_the_columns(make: Any):
     (only,) = make(speech().with_format("torch", ["wave"]), clients=[0, 1] * 4).train
@@ -181,18 +171,3 @@ def test_a_transform_is_applied_to_each_row():
     data = FederatedData(speech().with_format("custom"), clients="speaker", target="word")
     assert data.train["wave"].tolist() == (-X).tolist()
     assert data.names == ("a", "b")
-
-
-def test_a_collation_makes_rows_of_a_hub_data_set():
-    def collate(samples: list[dict[str, Any]]) -> tuple[Any, Any]:
-        return tuple(
-            torch.tensor(np.array([row[name] for row in samples])) for name in ("wave", "word")
-        )
-
-    class Waves(LightningDataModule):
-        def train_dataloader(self) -> Any:
-            return DataLoader(speech(), collate_fn=collate)
-
-    data = FederatedData.from_datamodule(Waves(), clients=[0, 1] * 4)
-    assert data.train[0].tolist() == X.tolist()
-    assert data.train[1].tolist() == SPEECH["word"]

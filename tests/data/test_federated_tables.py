@@ -68,12 +68,6 @@ def test_columns_are_inputs_in_the_order_that_is_asked_for(source):
         np.testing.assert_array_equal(x.numpy(), rows[columns].to_numpy(np.float32))
 
 
-def test_owners_that_are_numbers_are_sorted_as_numbers(source):
-    data = read(source(table().drop(columns=["late", "carrier"])), target="delay", clients="site")
-    assert data.names == tuple(map(str, range(12)))
-    assert data.partition.sizes.tolist() == [5] * 12
-
-
 @pytest.mark.parametrize("columns", [None, ["age"]])
 def test_a_row_that_is_longer_than_the_header_is_refused(columns: list[str] | None, tmp_path):
     file = tmp_path / "table.csv"
@@ -197,19 +191,6 @@ def test_the_index_of_a_frame_is_no_input_unless_it_is_named(tmp_path):
         read(tmp_path / "table.csv", target="delay", clients="site")
     data = read(tmp_path / "table.csv", target="delay", clients="site", columns=["age"])
     assert data.inputs == 1
-
-
-def test_another_table_is_for_testing(source):
-    frame = table()[["age", "height", "late", "site"]]
-    other = frame.iloc[:7][["late", "height", "age"]]  # without owners, in another order
-    data = read(source(frame), target="late", clients="site", test=other)
-    np.testing.assert_array_equal(data.test[0], frame[["age", "height"]][:7].to_numpy(np.float32))
-    assert data.test[1].equal(data.train[1][:7])
-
-
-def test_owners_may_be_given_apart():
-    frame = table()[["age", "delay"]]
-    assert read(frame, target="delay", clients=[0, 1] * 30).num_clients == 2
 
 
 def holes(frame: pandas.DataFrame, column: str) -> pandas.DataFrame:

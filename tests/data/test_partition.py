@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fl_lightning.core.randomness import generator
 from fl_lightning.data import Partition, schemes
-from fl_lightning.data.partition_draws import draw_classes, random_classes, resize, water_level
+from fl_lightning.data.partition_draws import draw_classes, random_classes, resize
 
 
 def labels(n: int = 2003, classes: int = 10) -> Tensor:
@@ -254,16 +254,6 @@ def test_a_description_shows_what_fits_80_columns(names: Iterable[str], shown: i
 def test_a_hundred_thousand_clients_are_feasible():
     y = labels(300_000)
     assert schemes.dirichlet(y, 100_000, 0, alpha=0.01, min_size=2).sizes.min() >= 2
-
-
-@pytest.mark.parametrize(
-    ("lower", "total", "level"),
-    [(0, 10, [4, 3, 1, 2]), (0, 11, [4, 4, 1, 2]), (2, 10, [3, 3, 2, 2]), (3, 15, [5, 4, 3, 3])],
-)
-def test_sizes_are_raised_and_cut_at_a_level_and_what_is_over_goes_to_the_first(
-    lower: int, total: int, level: list[int]
-):
-    assert water_level(torch.tensor([5, 6, 1, 2]), lower, total).tolist() == level
 
 
 def test_partition_by_hand():

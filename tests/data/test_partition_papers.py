@@ -1,10 +1,21 @@
-"""The papers' splits over clients, and the test set of each client."""
+"""The papers' splits over clients, test sets of each client, validation parts, and files."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from fl_lightning.data import matched_test_split, schemes
+from fl_lightning import DeviceDataset
+from fl_lightning.data import (
+    Partition,
+    hold_out,
+    hold_out_of_clients,
+    matched_test_split,
+    own_test_split,
+    schemes,
+)
 
 
 def labels(counts: list[int], seed: int = 0) -> Tensor:
@@ -118,3 +129,98 @@ def test_aligned_images_are_drawn_evenly_and_for_each_client_by_itself():
     assert (split.indices.bincount() / 1500 - 1).abs().max() < 0.06
     pairs = split.indices.view(3000, 4)
     assert len(pairs.unique(dim=0)) == 36  # any two of four, twice
+
+
+def test_every_client_gives_its_share_and_keeps_the_rest() -> None:
+    y = torch.arange(1000) % 10
+    partition = schemes.dirichlet(y, 20, seed=0, alpha=0.3)
+    kept, held = hold_out_of_clients(partition, 0.1, seed=3)
+    for client in range(20):
+        given = partition[client][torch.isin(partition[client], held)]
+        assert len(given) == round(0.1 * len(partition[client]))
+        assert sorted([*given.tolist(), *kept[client].tolist()]) == partition[client].tolist()
+    again, other = (hold_out_of_clients(partition, 0.1, seed)[1] for seed in (3, 4))
+    assert again.equal(held)
+    assert not other.equal(held)
+
+
+@pytest.mark.parametrize("fraction", [0.5, 0.999])
+def test_no_client_is_emptied(fraction: float) -> None:
+    kept, held = hold_out_of_clients(Partition.from_lists([[0], [1, 2], [3, 4, 5]]), fraction, 0)
+    assert min(kept.sizes.tolist()) >= 1
+    assert len(held) == (2 if fraction == 0.5 else 3) + (fraction == 0.5)
+
+
+def test_no_client_is_emptied_by_what_others_give() -> None:
+    partition = Partition.from_lists([[0, 1], [0], [1], [2, 3, 4, 5]])
+    kept, held = hold_out_of_clients(partition, 0.5, seed=0)
+    assert min(kept.sizes.tolist()) >= 1
+    assert not torch.isin(kept.indices, held).any()
+    assert len(held) == 2
+
+
+def test_a_test_set_is_split() -> None:
+    x = torch.arange(50.0)[:, None]
+    y, domains = torch.arange(50) % 5, torch.arange(50) % 2
+    data = DeviceDataset(x, y, tuple("abcde"), domains=domains, domain_names=("u", "v"))
+    rest, part = hold_out(data, 0.2, seed=1)
+    assert (len(rest), len(part)) == (40, 10)
+    assert sorted([*rest.x.flatten().tolist(), *part.x.flatten().tolist()]) == x.flatten().tolist()
+    for half in (rest, part):
+        assert half.y.equal(half.x.flatten().long() % 5)
+        assert half.domains is not None
+        assert half.domains.equal(half.x.flatten().long() % 2)
+
+
+def test_own_test_samples_have_the_owner_of_all_training_samples():
+    def samples(*owners: int) -> DeviceDataset:
+        domains, names = torch.tensor(owners), ("ann", "bob", "cem")
+        return DeviceDataset(
+            torch.zeros(len(owners), 1),
+            torch.zeros(len(owners)),
+            domains=domains,
+            domain_names=names,
+        )
+
+    train, test = samples(0, 1, 0, 2), samples(2, 0, 2)
+    own = own_test_split(train, test, Partition.from_lists([[0, 2], [], [1], [3]]))
+    assert own is not None
+    assert [own[k].tolist() for k in range(4)] == [[1], [], [], [0, 2]]
+    mixed = own_test_split(train, test, Partition.from_lists([[0, 1], [3]]))
+    assert mixed is not None
+    assert mixed.sizes.tolist() == [0, 2]
+    assert own_test_split(train, test, Partition.from_lists([[1]])) is None
+    assert own_test_split(train, DeviceDataset(test.x, test.y), own) is None
+
+
+def test_saved_partitions_come_back_and_damage_is_noticed(tmp_path: Path):
+    partition = schemes.dirichlet(torch.arange(2003) % 10, 20, 0)
+    path = partition.save(tmp_path / "splits")
+    assert partition.digest in path.name
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    again = Partition.load(path)
+    assert again.digest == partition.digest
+    assert torch.equal(again[3], partition[3])
+
+    with np.load(path) as file:
+        content = dict(file)
+    whole = path.read_bytes()
+    damaged = [whole[:1000], whole[:1500] + bytes([whole[1500] ^ 1]) + whole[1501:]]
+    for name in ("indices", "offsets"):  # another split than the digest names
+        other = content[name].copy()
+        other[1] += 1
+        np.savez(path, **{**content, name: other})
+        damaged.append(path.read_bytes())
+    for bad in damaged:
+        path.write_bytes(bad)
+        with pytest.raises(ValueError, match="damaged"):
+            Partition.load(path)
+    with pytest.raises(ValueError, match="nothing"):
+        Partition.load(tmp_path / "nothing.npz")
+
+
+def test_a_saved_split_of_other_clients_or_samples_is_refused(tmp_path: Path, refused):
+    lists = [[0, 5], [2]], [[1], [2], [3], [4], [5], [1437]]
+    for split, words in zip(lists, ("over 2 clients", "sample 1437"), strict=True):
+        path = Partition.from_lists(split).save(tmp_path)
+        assert words in refused("--partition", "from_file", "--partition.file", str(path))

@@ -14,7 +14,7 @@ from lightning.fabric.accelerators.cuda import CUDAAccelerator
 from lightning.fabric.accelerators.mps import MPSAccelerator
 
 from fl_lightning.distributed import launch
-from fl_lightning.distributed.launch import launch_fabric, launch_same_ranks
+from fl_lightning.distributed.launch import launch_fabric
 from fl_lightning.distributed.launch_options import LaunchOptions
 from fl_lightning.distributed.signals import FIRST_RANK
 from fl_lightning.errors import UserError
@@ -168,14 +168,6 @@ def test_an_accelerator_without_float64_is_refused(named, monkeypatch, refused):
     monkeypatch.setattr(MPSAccelerator, "is_available", lambda: True)
     said = refused("--accelerator", named)
     assert f"not on {named}: add --accelerator cpu" in said
-
-
-def test_a_further_launch_of_other_ranks_is_refused(environment):
-    environment.setattr(launch, "_asked", [("2", 1)])
-    with pytest.raises(UserError, match="devices=2 and num_nodes=1"):
-        launch_same_ranks(LaunchOptions(accelerator="cpu"))
-    environment.setattr(launch, "_asked", [("1", 1)])
-    assert launch_same_ranks(LaunchOptions(accelerator="cpu")).world_size == 1
 
 
 RECIPE = """

@@ -40,11 +40,7 @@ METHODS = {
 
 
 def run(
-    fabric: Fabric,
-    executor: Any,
-    folder: Path | None,
-    exact: bool = False,
-    method: str = "duals",
+    fabric: Fabric, executor: Any, folder: Path | None, exact: bool = False, method: str = "duals"
 ) -> dict[str, Any]:
     """The results of a few rounds, as plain numbers."""
     dtype = torch.float32 if exact else torch.float64

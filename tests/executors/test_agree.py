@@ -12,10 +12,9 @@ from executors import (
     STACKED,
     TOLERANCE,
     TRACED,
-    Branching,
-    Noisy,
     Normalized,
     assert_agree,
+    noisy,
     ragged_clients,
 )
 from lightning.fabric import Fabric
@@ -33,7 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 
-from fl_lightning import Algorithm, ModelError, StackedExecutor, Term, algorithms, zeros
+from fl_lightning import Algorithm, StackedExecutor, Term, algorithms, zeros
 from fl_lightning.core.oracle import Oracle
 
 NARROW, WIDE = (partial(StackedExecutor, width=width) for width in (1, 8))
@@ -59,18 +58,6 @@ def test_executors_agree_with_batchnorm_dropout_momentum_decay_clipping_and_ragg
         assert others == pytest.approx(losses, abs=TOLERANCE)
         assert_agree(one_by_one, other)
     assert len(traces) == len(traced)
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_executors_agree_under_a_rate_within_the_visit(momentum: float, traces: list[Any]) -> None:
-    """Clients of different lengths are at different rates in the same step, and train together."""
-    local = partial(SGD, lr=0.1, momentum=momentum)
-    algorithm = algorithms.scaffold().replace(local=local, rate=lambda k, K: 2 * (1 - k / K))
-    cohort = {"sampler": lambda *_: [0, 1, 2]}
-    one_by_one = trained(algorithm, **cohort)
-    for executor in (STACKED, partial(TRACED, width=3)):
-        assert_agree(one_by_one, trained(algorithm, executor=executor, **cohort))
-    assert len(traces) == 1
 
 
 @pytest.mark.parametrize("executor", [NARROW, WIDE], ids=["1", "8"])
@@ -218,15 +205,6 @@ def test_executors_agree_on_a_loss_of_pairs_in_a_batch_of_one_sample() -> None:
     assert_agree(run, other)
 
 
-@pytest.mark.parametrize("model", [Branching, Noisy])
-def test_a_model_that_cannot_be_stacked_is_referred_to_the_sequential_executor(
-    model: type[nn.Module],
-) -> None:
-    run = federation(Algorithm(), module=model(), executor=WIDE)
-    with pytest.raises(ModelError, match="sequential executor"):
-        run.train_round()
-
-
 def test_stacked_needs_a_width() -> None:
     with pytest.raises(ValueError, match=r"width .* not 0"):
         federation(Algorithm(), executor=partial(StackedExecutor, width=0))
@@ -235,11 +213,11 @@ def test_stacked_needs_a_width() -> None:
 # --------------------------------------------------------------------------------- random numbers
 
 
-@pytest.mark.parametrize("module", [classifier, Noisy])
+@pytest.mark.parametrize("module", [classifier, noisy])
 def test_runs_neither_read_nor_move_the_global_generator(module: type[nn.Module]) -> None:
     """What the model draws itself depends on the client alone."""
     runs = []
-    several = NARROW if module is Noisy else STACKED
+    several = NARROW if module is noisy else STACKED
     for seed, executor in enumerate((EAGER["sequential"], EAGER["sequential"], several)):
         options = {"module": module(), "clients": classification(), "executor": executor}
         torch.manual_seed(seed)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from executors import TRACED, Branching, assert_agree, needs_onednn
+from executors import TRACED, Around, Counting, assert_agree, descending, needs_onednn
 from problems import (
     EVERY_ALGORITHM,
     classification,
@@ -18,19 +18,12 @@ from problems import (
     round_after_round,
     trained,
 )
-from torch import Tensor, nn
-from torch.optim import SGD
+from torch import nn
 
-from fl_lightning import Algorithm, Federation, ModelError, StackedExecutor, Term, algorithms
-from fl_lightning.core.oracle import Oracle
+from fl_lightning import Algorithm, Federation, ModelError, StackedExecutor, algorithms
 from fl_lightning.executors.compile import onednn
 
 CAT = torch.ops.aten.cat.default
-
-
-def descending(algorithm: Algorithm) -> Algorithm:
-    """With weight decay and no momentum: then SGD is part of the program."""
-    return algorithm.with_outer_terms(local=partial(SGD, lr=0.1, weight_decay=0.01))
 
 
 def eager_and(
@@ -43,19 +36,6 @@ def eager_and(
         return round_after_round(federation(algorithm, **made, **options), rounds)
 
     return run(), run(executor=executor)
-
-
-@pytest.mark.parametrize(
-    ("name", "local", "width"),
-    [("fedtoga", hard, 2), ("fedrcl", descending, 2), ("fedsmoo", descending, 1)],
-)
-def test_steps_of_one_and_of_several_clients_are_one_trace(
-    name: str, local: Any, width: int, traces: list[Any]
-) -> None:
-    """Plain SGD is part of it."""
-    executor = partial(TRACED, width=width)
-    assert_agree(*eager_and(executor, local(EVERY_ALGORITHM[name])))
-    assert len(traces) == 1
 
 
 @pytest.mark.parametrize(("width", "numbers"), [(10, (1, 2, 3)), (3, (1, 2, 2))])
@@ -96,46 +76,6 @@ def test_large_float32_products_are_onednns_where_mkl_is_slow(
     targets = [node.target for node in traces[0].graph.nodes]
     assert targets.count(torch.ops.fl_lightning.product.default) == 5  # two forward, three backward
     assert torch.ops.aten.mm.default not in targets
-
-
-class LowRank(nn.Module):
-    """A layer whose weight is a product of two."""
-
-    def __init__(self, inputs: int, outputs: int):
-        super().__init__()
-        self.u, self.v = (nn.Parameter(torch.randn(n, 3) / 3) for n in (outputs, inputs))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.v @ self.u.t()
-
-
-def low_rank() -> nn.Module:
-    torch.manual_seed(1)
-    return nn.Sequential(LowRank(6, 8), nn.Tanh(), LowRank(8, 3))
-
-
-def bottleneck() -> nn.Module:
-    """Layers with nothing in between."""
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(6, 3, bias=False), nn.Linear(3, 8), nn.Linear(8, 3))
-
-
-@needs_onednn
-@pytest.mark.parametrize("make", [low_rank, bottleneck])
-def test_a_product_may_be_an_operand_of_a_large_product(
-    make: Any, traces: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(onednn, "_mkl_is_slow", lambda: True)
-    monkeypatch.setattr(onednn, "LEAST", 1)
-    eager, compiled = eager_and(
-        TRACED,
-        descending(algorithms.fedavg()),
-        1,
-        module=lambda: make().float(),
-        clients=partial(classification, dtype=torch.float32),
-    )
-    assert len(traces) == 1
-    assert max(distances(eager, compiled).values()) < 1e-4
 
 
 def images(channels: int) -> dict[str, Any]:
@@ -187,24 +127,18 @@ def test_only_full_batches_of_full_width_are_compiled(traces: list[Any]) -> None
 # ------------------------------------------------------------------------ what cannot be compiled
 
 
-class Halving(Term):
-    """Takes the round for an int, which it is not in a compiled step."""
-
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        return oracle(w) / (v.round + 1).bit_length()
-
-
 def test_a_term_that_cannot_be_compiled_is_named() -> None:
     with pytest.raises(AttributeError) as caught:
-        federation(Algorithm(Halving()), executor=TRACED)
+        federation(Algorithm(Counting()), executor=TRACED)
     where, why = caught.value.__notes__
-    assert where == "raised in Halving.gradient"
+    assert where == "raised in Counting.gradient"
     assert "--compile" in why
 
 
 def test_a_model_that_cannot_be_compiled_is_not_the_terms_fault() -> None:
+    branching = Around(lambda inner, x: inner(x if x.sum() > -1e9 else -x))
     with pytest.raises(ModelError, match=r"this model or its loss .*--compile"):
-        round_after_round(federation(algorithms.fedsam(), module=Branching(), executor=TRACED))
+        round_after_round(federation(algorithms.fedsam(), module=branching, executor=TRACED))
 
 
 def test_without_a_compiler_the_first_line_of_its_error_is_shown(

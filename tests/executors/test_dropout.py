@@ -205,6 +205,3 @@ def test_recurrent_layers_one_by_one_are_pytorchs(kind: Any) -> None:
         out, last = net.train()(x)
     torch.testing.assert_close(out, expected)
     torch.testing.assert_close(last, end)
-
-
-# ------------------------------------------------------------------------------------ executors

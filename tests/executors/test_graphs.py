@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from every_algorithm import DIFFERENT_GRADIENTS
-from executors import Noisy, Normalized, Waiting, assert_agree
+from executors import Around, Counting, Normalized, Waiting, assert_agree, descending, noisy
 from lightning.fabric import Fabric
 from problems import (
     EVERY_ALGORITHM,
@@ -23,7 +23,7 @@ from problems import (
 from recorded_graphs import recorded
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import SGD, AdamW
+from torch.optim import AdamW
 
 from fl_lightning import Algorithm, Term, algorithms, linear, zeros
 from fl_lightning.core.oracle import Oracle
@@ -50,11 +50,6 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(replay, "captured", record)
     return steps
-
-
-def descending(algorithm: Algorithm) -> Algorithm:
-    """With weight decay and no momentum: then SGD is part of the graph."""
-    return algorithm.with_outer_terms(local=partial(SGD, lr=0.1, weight_decay=0.01))
 
 
 def assert_same_as_sequential(
@@ -155,23 +150,9 @@ def test_compiled_steps_are_captured_too(traces: list[Any]) -> None:
 # --------------------------------------------------------------------- what no graph can repeat
 
 
-class Counting(Term):
-    """Takes the round for an int."""
-
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        return oracle(w) / (v.round + 1).bit_length()
-
-
-class Storing(nn.Module):
-    """Asks where its input lies, which `vmap` refuses."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = classifier()
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.inner(x)
-        return out if x.data_ptr() else -out
+def not_stacking() -> nn.Module:
+    """It asks where its input lies, which `vmap` refuses."""
+    return Around(lambda inner, x: inner(x) if x.data_ptr() else -inner(x))
 
 
 def noisy_loss(out: Tensor, y: Tensor) -> Tensor:
@@ -181,7 +162,7 @@ def noisy_loss(out: Tensor, y: Tensor) -> Tensor:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "waits": ({"algorithm": Algorithm(Waiting())}, "RuntimeError"),
     "counts": ({"algorithm": Algorithm(Counting())}, "AttributeError"),
-    "draws": ({"module": Noisy}, "Noisy draws random numbers"),
+    "draws": ({"module": noisy}, "Around draws random numbers"),
     "loss draws": ({"loss": noisy_loss}, "its loss or a term draws random numbers"),
 }
 
@@ -206,7 +187,7 @@ def test_a_model_that_does_not_stack_trains_in_branches(
     capsys: pytest.CaptureFixture[str], captures: list[Any]
 ) -> None:
     algorithm = descending(algorithms.fedavg())
-    assert_same_as_sequential(STACKED, algorithm, module=Storing)
+    assert_same_as_sequential(STACKED, algorithm, module=not_stacking)
     (line,) = capsys.readouterr().out.splitlines()
     assert "in branches" in line
     assert captures

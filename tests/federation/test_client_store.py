@@ -1,4 +1,4 @@
-"""The rows of the client store in memory and in files, and those of its checkpoints."""
+"""The rows of the client store in memory and in files, what they take, and checkpoints of them."""
 
 import os
 from errno import ENOSPC
@@ -6,27 +6,23 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
+import jobs
 import pytest
 import torch
 from client_rows import CPU, PLENTY, ROW, keep, kept, new_store, row_threads, states, write
+from problems import federation
 
+from fl_lightning import algorithms
 from fl_lightning.federation import client_store
-from fl_lightning.federation.client_store import ClientStore
+from fl_lightning.federation.client_store import BLOCK, ClientStore
 from fl_lightning.federation.row_files import RowFiles
+from fl_lightning.runs.converters import parse_bytes
 
 
 @pytest.fixture(params=[0, 2 * ROW, PLENTY], ids=["no row", "two rows", "all rows"])
 def store(request, tmp_path):
     """A store with memory for some rows."""
     return new_store(tmp_path, request.param)
-
-
-def test_each_client_has_its_row(store):
-    assert not any(store.has(i) for i in range(5))
-    keep(store, 1.5, 1)
-    keep(store, 2.5, 3)
-    assert [store.has(i) for i in range(5)] == [False, True, False, True, False]
-    assert (kept(store, 1), kept(store, 3)) == (1.5, 2.5)
 
 
 def test_states_may_change_after_they_were_written(store):
@@ -125,42 +121,6 @@ def test_without_client_states_there_is_no_folder_and_no_thread(tmp_path):
     assert store.row == store.disk_bytes() == 0
     assert not (tmp_path / "states").exists()
     assert not row_threads() - others
-
-
-def test_the_rows_of_a_checkpoint_survive_later_rounds(store, tmp_path):
-    keep(store, 1.0, 0, 1)
-    keep(store, 2.0, 1)
-    slot = store.slot.clone()
-    store.retain()
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    for value in (3.0, 4.0, 5.0):  # after an odd and an even number of writes
-        keep(store, value, 1, 2)
-        assert kept(store, 1) == kept(store, 2) == value
-        again = new_store(tmp_path)
-        again.restore(slot, {"last": (1, slot)})
-        assert (kept(again, 0), kept(again, 1)) == (1.0, 2.0)
-        assert not again.has(2)
-    store.retain("new")
-    assert all(path.read_bytes().startswith(content) for path, content in before.items())
-
-
-def test_a_store_in_use_keeps_its_own_record_of_retained_checkpoints(store):
-    saved = {}
-    for name, value in (("old", 1.0), ("new", 2.0)):
-        keep(store, value, 0)
-        store.retain(name)
-        saved[name] = store.slot.clone(), dict(store.retained)
-    for _ in range(2):
-        store.restore(*saved["old"])
-        assert kept(store, 0) == 1.0
-        assert not store.has(1)
-        keep(store, 3.0, 0, 1)
-        store.restore(*saved["new"])
-        assert kept(store, 0) == 2.0
-    store.release("old")
-    with pytest.raises(ValueError, match="may have written over"):
-        store.restore(*saved["old"])
-    assert kept(store, 0) == 2.0
 
 
 def test_a_resumed_store_numbers_checkpoints_after_the_earlier_ones(tmp_path):
@@ -266,3 +226,42 @@ def test_a_failed_write_is_raised_until_a_restore(memory, tmp_path, monkeypatch)
     assert kept(store, 3) == 1.0
     keep(store, 3.0, 3)
     assert kept(store, 3) == 3.0
+
+
+def test_sizes_are_read_with_their_units():
+    sizes = {"512MiB": 512 << 20, "4GiB": 4 << 30, "2GB": 2 * 10**9, "1.5 kb": 1500}
+    assert {size: parse_bytes(size) for size in sizes} == sizes
+
+
+@pytest.mark.parametrize("size", ["4", "GiB", "-4GiB", "0MB", "4 gigs", "4Gib/s", "nan MB", ""])
+def test_other_sizes_are_refused(size):
+    with pytest.raises(ValueError, match="512MiB"):
+        parse_bytes(size)
+
+
+def test_a_short_run_is_bounded_by_its_visits_and_a_long_one_by_its_clients():
+    """Three of six clients a round; a row for each visit, or for each version of each client."""
+    store = federation(algorithms.scaffold()).store
+    short, long = (store.most_disk_bytes(3 * rounds, 2) for rounds in (2, 1000))
+    assert 2 * 3 * store.row < short <= 2 * 3 * (store.row + 2 * BLOCK)
+    assert 6 * 3 * store.row < long <= 6 * 3 * (store.row + BLOCK)
+    assert store.most_disk_bytes(3000, 5) == 2 * long
+    assert federation(algorithms.fedavg()).store.most_disk_bytes(3000, 2) == 0
+
+
+def begun(folder: Path, *argv: str) -> None:
+    jobs.experiment("--run-dir", str(folder), "--accelerator", "cpu", *argv).run()
+
+
+def test_a_run_shows_what_its_states_take_from_a_gigabyte_on(tmp_path, capsys, monkeypatch):
+    begun(tmp_path / "small", "--rounds", "1")
+    assert "on disk" not in capsys.readouterr().out
+    monkeypatch.setattr(ClientStore, "most_disk_bytes", lambda *_: 11 * 10**8)
+    begun(tmp_path / "large", "--rounds", "1")
+    assert "client states: at most 1.1 GB on disk\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("bad", ["many", "4"])
+def test_an_unusable_client_state_memory_is_refused(bad, tmp_path, sentence):
+    argv = "--client-state-memory", bad
+    assert "client_state_memory " in sentence(begun, tmp_path / "run", *argv)

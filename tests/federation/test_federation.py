@@ -8,7 +8,6 @@ import tempfile
 from functools import partial
 from statistics import fmean
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -20,7 +19,6 @@ from problems import (
     Left,
     classification,
     classifier,
-    distances,
     federation,
     hard,
     rows,
@@ -30,15 +28,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector
 from torch.optim import SGD
 
-from fl_lightning import (
-    Algorithm,
-    Federation,
-    Term,
-    UserError,
-    algorithms,
-    by_size,
-    uniform,
-)
+from fl_lightning import Algorithm, Federation, Term, UserError, algorithms, by_size, uniform
 from fl_lightning.algorithms.modifiers import relaxed
 from fl_lightning.data import Partition
 from fl_lightning.executors import ClientResult
@@ -220,17 +210,6 @@ def test_fit_runs_the_remaining_rounds_and_calls_the_callbacks():
     assert run.round == 3
 
 
-@EXECUTORS
-def test_an_evaluation_between_rounds_changes_nothing(executor):
-    """Though it leaves the module in evaluation mode."""
-    run, other = (federation(hard(Algorithm()), executor=executor) for _ in range(2))
-    for _ in range(2):
-        run.load_global()
-        run.train_round()
-        other.train_round()
-    assert not any(distances(run, other).values())
-
-
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
@@ -246,14 +225,6 @@ def test_impossible_aggregation_weights_are_refused(weights, message):
         federation(Algorithm(weight=lambda cohort: weights)).train_round()
 
 
-def test_aggregation_weights_see_sizes_and_labels():
-    weight = Mock(side_effect=by_size)
-    federation(Algorithm(weight=weight)).train_round()
-    cohort = weight.call_args.args[0]
-    assert cohort.size.tolist() == pytest.approx([SIZES[i] * 6 / sum(SIZES) for i in COHORTS[0]])
-    assert cohort.labels.sum(1).tolist() == [SIZES[i] for i in COHORTS[0]]
-
-
 @EXECUTORS
 def test_dropout_is_each_clients_and_each_rounds_own(executor):
     """Two clients with the same samples in the same order differ by their dropout alone."""
@@ -261,11 +232,7 @@ def test_dropout_is_each_clients_and_each_rounds_own(executor):
     clients.partition = Partition.from_lists([range(10), range(10)])
 
     def model(client: int, round: int, dropout: float) -> Tensor:
-        options = {
-            "sampler": lambda *_: [client],
-            "decays": False,
-            "clients": clients,
-        }
+        options = {"sampler": lambda *_: [client], "decays": False, "clients": clients}
         module = classifier(norm=False, dropout=dropout)
         run = federation(Algorithm(), module=module, executor=executor, **options)
         run.server.round = round

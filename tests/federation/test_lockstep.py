@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from adapters import adapted, adapted_federation
 from every_algorithm import LORA
-from executors import TRACED, assert_agree
-from problems import SIZES, STACKED, classification, classifier, federation, hard
+from executors import TRACED, Around, assert_agree
+from problems import SIZES, STACKED, classification, federation, hard
 from torch import Tensor, nn
 from torch.optim import SGD
 
@@ -126,20 +126,15 @@ class OwnError(Exception):
         super().__init__(f"{layer}: {reason}")
 
 
-class FailingOnBatches(nn.Module):
+def failing_on_batches(inner: nn.Module, x: Tensor) -> Any:
     """Takes the two samples of a trial, and no batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = classifier()
-
-    def forward(self, x: Tensor) -> Any:
-        if len(x) > 2:
-            raise OwnError("inner", "too many")
-        return self.inner(x)
+    if len(x) > 2:
+        raise OwnError("inner", "too many")
+    return inner(x)
 
 
 def test_an_error_of_a_class_that_cannot_be_copied_is_shown_as_it_is() -> None:
-    runs = [{"algorithm": Algorithm(), "module": FailingOnBatches(), "lr": lr} for lr in (0.1, 0.2)]
+    mine = {"algorithm": Algorithm(), "module": Around(failing_on_batches)}
+    runs = [{**mine, "lr": lr} for lr in (0.1, 0.2)]
     with pytest.raises(OwnError, match="inner: too many"):
         together(make, runs)

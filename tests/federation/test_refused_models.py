@@ -64,20 +64,16 @@ def test_an_optimizer_that_maximizes_is_refused(kind):
         federation(algorithm, module=model())
 
 
-class Shifts(nn.Module):
-    """Subtracts in place, before its layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.outer = nn.Linear(6, 3).double()
+class Shifts(nn.Linear):
+    """Subtracts in place first."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.outer(x.sub_(1.0))
+        return super().forward(x.sub_(1.0))
 
 
 CHANGING = {
     "Sequential": nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 3)).double(),
-    "Shifts": Shifts(),
+    "Shifts": Shifts(6, 3).double(),
 }
 
 

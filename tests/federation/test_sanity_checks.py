@@ -12,7 +12,7 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 from problems import classification, classifier, everything, federation, on_two_ranks, trained
-from refusals import digits, experiment, scaffold
+from refusals import digits, scaffold
 from torch import Tensor, nn
 
 from fl_lightning import Algorithm, DeviceDataset, Term
@@ -98,10 +98,7 @@ DATA = {
 MODELS = {
     "a tuple": (model(lambda out: (out, out)), "compare the output of Changed.*'tuple'"),
     "three dimensions": (model(lambda out: out[..., None]), r"\(2, 10, 1\)"),
-    "no derivative": (
-        model(lambda out: out + 0 * out.unique().sum()),
-        "derivative for '_unique2'",
-    ),
+    "no derivative": (model(lambda out: out + 0 * out.unique().sum()), "derivative for '_unique2'"),
     "an error in evaluation": (FailsInEvaluation, "1x8x8 in evaluation"),
     "no gradient": (model(lambda out: out.detach()), "output of Changed has no gradient"),
 }
@@ -129,16 +126,6 @@ def test_a_partition_that_splits_owners_anew_is_named() -> None:
     owned = DeviceDataset(torch.ones(6, 2), torch.arange(6) % 2, ("0", "1"), **owners)
     with pytest.warns(UserWarning, match="samples of 3 owners.*--partition by_domain"):
         run_data.partition(Chosen("iid", schemes.iid, {}), owned, 2, 0)
-
-
-def test_user_defined_data_and_models_run(tmp_path):
-    data = changed(test=lambda x, y: (x[:1], y[:1]))
-    experiment(tmp_path / "run", data=data, model=model(lambda out: out)).run()
-
-
-def test_numpy_arrays_are_refused():
-    with pytest.raises(ValueError, match="ndarray"):
-        DeviceDataset(digits()[0].x.numpy(), digits()[0].y, ())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -196,11 +183,6 @@ def test_a_metric_that_is_not_one_number_is_named(tag, value, tmp_path, sentence
     assert said.startswith(f"error: metrics['{tag}'] is ")
     assert tag == "round" or repr(value) in said
     assert "after round 1 of 7" in said
-
-
-def test_a_tensor_of_one_number_is_a_scalar(tmp_path):
-    scaffold(tmp_path / "run", "--rounds", "1", callbacks=[Adds("mine", torch.tensor(2.5))])
-    assert jobs.results(tmp_path / "run")["metrics"][0]["mine"] == "2.5"
 
 
 class Misnamed:

@@ -3,7 +3,6 @@
 from contextlib import nullcontext
 from copy import deepcopy
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from problems import (
     STACKED,
     classification,
     classifier,
-    close,
     distances,
     everything,
     federation,
@@ -27,20 +25,13 @@ from regressions import line
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, SequentialExecutor, Term, algorithms
+from fl_lightning import Algorithm, SequentialExecutor, algorithms
 from fl_lightning.core.curves import exponential
 from fl_lightning.core.vector import Layout
-from fl_lightning.federation.server import Server, copy_of, load_model
+from fl_lightning.federation.server import Server, copy_of
 from fl_lightning.terms import LESAM, SAM, ControlVariate
 
 # ------------------------------------------------------------------- a server without a Fabric
-
-
-def new_server(*terms: Term, module: nn.Module | None = None, **options: Any) -> Server:
-    """Of a linear model with two weights, both 0, if no module is given."""
-    module = module or line()
-    algorithm = Algorithm(*terms, server=partial(SGD, lr=2.0, momentum=0.5))
-    return Server(module, Layout(module), algorithm, **options)
 
 
 def half_frozen(outer: int = 3) -> nn.Module:
@@ -66,15 +57,6 @@ def test_the_servers_learning_rate_may_be_a_curve():
     assert torch.stack(moves).tolist() == [[2.0, -2.0], [1.0, -1.0], [0.5, -0.5]]
 
 
-def test_a_step_moves_the_model_and_updates_the_states():
-    """M <- 0.5 m + delta, w <- w + 2 m; SCAFFOLD's c <- c + participation * mean."""
-    server = new_server(ControlVariate())
-    assert torch.stack(steps(server, 2)).tolist() == [[2, -2], [3, -3]]
-    close(server.w.detach(), 5.0, -5.0)
-    close(server.initial_w, 0.0, 0.0)
-    close(server.states[0]["c"], 4.0, 0.0)
-
-
 @pytest.mark.parametrize(
     ("terms", "module", "named"),
     [
@@ -89,31 +71,6 @@ def test_the_state_of_another_algorithm_or_model_is_refused(terms, module, named
     with pytest.raises(ValueError, match=rf"99 parameters .*\['SAM\(\)'\].*{named}"):
         federation(other, module=module).load_state_dict(state)
     federation(Algorithm(SAM(0.2))).load_state_dict(state)  # coefficients may change
-
-
-def test_the_state_of_another_frozen_part_is_refused():
-    state = federation(Algorithm(), module=half_frozen()).state_dict()
-    with pytest.raises(ValueError, match=r"outer.weight is frozen and has other values"):
-        federation(Algorithm(), module=half_frozen(4)).load_state_dict(state)
-
-
-class Noisy(Term):
-    """Draws at the server."""
-
-    def update(self, delta, message, v):
-        return delta + torch.randn_like(delta)
-
-
-def test_what_the_server_draws_depends_on_seed_and_round_alone():
-    """And not on the process, so that all ranks draw the same."""
-
-    def drawn(process: int, seed: int) -> list[Tensor]:
-        torch.manual_seed(process)
-        return steps(new_server(Noisy(), seed=seed), 2)
-
-    once, again, other = drawn(1, 0), drawn(2, 0), drawn(1, 1)
-    assert all(mine.equal(theirs) for mine, theirs in zip(once, again, strict=True))
-    assert not any(torch.allclose(once[0], draw, rtol=1e-3) for draw in (once[1], *other))
 
 
 class Keeps(nn.Linear):
@@ -134,17 +91,6 @@ def test_a_module_that_keeps_an_activation_is_copied_without_its_graph():
     assert not copy[0].kept.requires_grad
     assert module[0].kept.requires_grad
     assert copy[0].weight is not module[0].weight
-
-
-def test_a_server_loads_weights_and_averaged_buffers_into_a_module():
-    module, other = classifier(), classifier()
-    server = new_server(module=module)
-    server.buffers["norm.running_mean"] += 1
-    server.w.data += 1
-    load_model(other, server.layout, server.w.detach(), server.buffers)
-    assert not other.training
-    assert Layout(other).read(other).equal(server.w.detach())
-    assert other.get_buffer("norm.running_mean").equal(server.buffers["norm.running_mean"])
 
 
 # ------------------------------------------------------------------- a federation that continues

@@ -29,7 +29,7 @@ from fl_lightning.federation.sampling import (
     SizeWeightedSampling,
     UniformSampling,
 )
-from fl_lightning.terms import SAM, Clip, Proximal
+from fl_lightning.terms import Clip, Proximal
 
 W, G = vec(1.0, 2.0), vec(-4.0, 1.0)
 """A model, and client 1's gradient there."""
@@ -62,11 +62,6 @@ def test_a_split_pull_stays_half_outside_of_clipping(prox_clip, mu):
     """U = w - lr (clip(g - mu w^t) + mu w) with mu = 0.1 at w = w^t, clipped to length 0.5."""
     algorithm = algorithms.fedprox(0.1, prox_clip=prox_clip).with_outer_terms(Clip(0.5))
     check_step(algorithm, clipped(G - mu * W) + mu * W)
-
-
-def test_sams_ascent_contains_no_weight_decay():
-    """Decay belongs to the step at the unperturbed point: u = w - lr (g(w + rho g/|g|) + wd w)."""
-    check_step(Algorithm(SAM(0.5)), gradient_of_client_1(W + 0.5 * G / G.norm()), decay=3.0)
 
 
 @pytest.mark.parametrize("make", [algorithms.fedprox, algorithms.feddyn, algorithms.fedtoga])
@@ -245,18 +240,6 @@ def test_learning_rates_that_no_optimizer_takes_are_refused(lr):
     run.train_round()
     with pytest.raises(UserError, match=r"^server_lr .* in round 2"):
         run.train_round()
-
-
-def test_the_server_sees_the_round_and_the_share_of_the_cohort():
-    seen: list[tuple[int, int, float]] = []
-
-    class Witness(Term):
-        def update(self, delta, mean, v):
-            seen.append((v.round, v.rounds, v.participation))
-            return delta
-
-    trained(Algorithm(Witness()))
-    assert seen[-3:] == [(0, 3, 5 / 6), (1, 3, 2 / 6), (2, 3, 4 / 6)]
 
 
 class Scarce(StackedExecutor):

@@ -1,5 +1,6 @@
 """Executors by name, and the comparison of runs that differ in nothing but the executor."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -7,10 +8,9 @@ import pytest
 import torch
 from problems import EXECUTORS, STACKED, classification, classifier, distances
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 
-from fl_lightning import ClientData, SequentialExecutor, StackedExecutor, Term
+from fl_lightning import Algorithm, ClientData, SequentialExecutor, StackedExecutor, Term
 from fl_lightning.core.oracle import Oracle
 
 TOLERANCE = 1e-10
@@ -20,25 +20,29 @@ TRACED = partial(StackedExecutor, width=1, compiled=5)
 
 EAGER = {"sequential": SequentialExecutor, "stacked": STACKED}
 COMPILED = {"traced": TRACED, "stacked, traced": partial(TRACED, width=2)}
-ALL = EAGER | COMPILED
-
 on_eager_executors = EXECUTORS
 needs_onednn = pytest.mark.skipif(
     not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this PyTorch has no oneDNN"
 )
-on_all_executors = pytest.mark.parametrize("executor", ALL.values(), ids=ALL)
+on_all_executors = pytest.mark.parametrize(
+    "executor", [*EAGER.values(), COMPILED["stacked, traced"]], ids=[*EAGER, "traced"]
+)
 
 
-class Branching(nn.Module):
-    """Branches on a value: such a model can be neither stacked nor compiled."""
+class Around(nn.Module):
+    """Calls a classifier as it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, call: Callable[[nn.Module, Tensor], Any], **options: Any) -> None:
         super().__init__()
-        self.inner = classifier()
+        self.inner, self.call = classifier(**options), call
 
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.inner(x if x.sum() > -1e9 else -x)
-        return out
+    def forward(self, x: Tensor) -> Any:
+        return self.call(self.inner, x)
+
+
+def noisy() -> nn.Module:
+    """Draws from PyTorch's own generator."""
+    return Around(lambda inner, x: inner(x * (1 + torch.randn_like(x))), dropout=0.0)
 
 
 class Waiting(Term):
@@ -47,6 +51,13 @@ class Waiting(Term):
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         g = oracle(w)
         return g if g.norm().item() > 0 else w
+
+
+class Counting(Term):
+    """Takes the round for an int, which it is neither in a compiled step nor in a CUDA graph."""
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        return oracle(w) / (v.round + 1).bit_length()
 
 
 class Normalized(Optimizer):
@@ -64,6 +75,11 @@ class Normalized(Optimizer):
                 p.sub_(group["lr"] / group["steps"] * p.grad / norm)
 
 
+def descending(algorithm: Algorithm) -> Algorithm:
+    """With weight decay and no momentum: then SGD is part of the program, or of the graph."""
+    return algorithm.with_outer_terms(local=partial(SGD, lr=0.1, weight_decay=0.01))
+
+
 def assert_agree(run: Any, other: Any, tolerance: float = TOLERANCE) -> None:
     """Assert that model, buffers and all states are the same."""
     assert not {name: d for name, d in distances(run, other).items() if not d <= tolerance}
@@ -74,15 +90,3 @@ def ragged_clients(algorithm: str) -> ClientData:
     if algorithm == "perfedavg":
         return classification((16, 10, 12, 11, 4, 6), batch_size=6)
     return classification()
-
-
-# --------------------------------------------------------------------- models that do not stack
-class Noisy(nn.Module):
-    """Draws from PyTorch's own generator."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = classifier(dropout=0.0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(F.dropout(x, 0.5) + 0.1 * torch.randn_like(x))

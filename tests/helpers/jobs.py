@@ -87,11 +87,7 @@ class Fork:
     """
 
     def __init__(
-        self,
-        args: Sequence[str],
-        env: Mapping[str, str],
-        start_new_session: bool = False,
-        **_: Any,
+        self, args: Sequence[str], env: Mapping[str, str], start_new_session: bool = False, **_: Any
     ) -> None:
         argv = [word for word in args[1:] if word != "-u"]
         self._process = FORK.Process(target=_launched, args=(argv, env, start_new_session))

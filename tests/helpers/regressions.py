@@ -41,12 +41,7 @@ def regression(
     parts = Partition.from_lists([[0, 1], [2, 3], [4, 5]])
     clients = ClientData(DeviceDataset(x, y, tuple("0123456")), parts, batch_size=2, steps=steps)
     algorithm = algorithm.with_outer_terms(local=partial(SGD, lr=lr, weight_decay=weight_decay))
-    given = {
-        "decays": False,
-        "sampler": two_of_three,
-        "loss": half_square,
-        **options,
-    }
+    given = {"decays": False, "sampler": two_of_three, "loss": half_square, **options}
     return federation(algorithm, module=line(), clients=clients, **given)
 
 

@@ -15,9 +15,15 @@ def run(
     algorithm: str = "fedavg",
     alpha: float = 0.1,
     own: dict[str, Any] | None = None,
+    score: str = "test/accuracy",
+    seconds: str = "time/round_s",
+    larger: bool | None = None,
     **options: Any,
 ) -> Path:
-    """A run's folder as runs leave it; a round that was not evaluated has no accuracy."""
+    """A run's folder as runs leave it; a round that was not evaluated has no accuracy.
+
+    `score` and `seconds` name columns; the run says whether a larger score is better.
+    """
     folder.mkdir(parents=True)
     config = {
         "algorithm": {"name": algorithm, **(own or {})},
@@ -28,8 +34,9 @@ def run(
     (folder / "config.yaml").write_text(dump(config))
     if len(accuracies) >= config["rounds"]:
         ended = {"round": len(accuracies), "reason": "the last round"}
-        (folder / "environment.yaml").write_text(dump({"ended": ended}))
-    lines = ["round,test/accuracy,comm/uplink_mb,comm/downlink_mb,time/round_s"]
+        said = {} if larger is None else {"scores": {score: larger}}
+        (folder / "environment.yaml").write_text(dump({"ended": ended, **said}))
+    lines = [f"round,{score},comm/uplink_mb,comm/downlink_mb,{seconds}"]
     lines += [f"{k},{'' if a is None else a},1.0,2.0,0.5" for k, a in enumerate(accuracies, 1)]
     (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
     return folder

@@ -57,52 +57,12 @@ def small_model(function: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     return network
 
 
-cifar10 = small_data(sources.cifar10)
-cifar100 = small_data(sources.cifar100)
-mnist = small_data(sources.mnist)
-emnist_letters_aj = small_data(sources.emnist_letters_aj)
-svhn = small_data(sources.svhn)
-cinic10 = small_data(sources.cinic10)
-pathmnist = small_data(sources.pathmnist)
-tissuemnist = small_data(sources.tissuemnist)
-office_home = small_data(sources.office_home)
-domain_net = small_data(sources.domain_net)
-lenet = small_model(models.lenet)
-resnet18_gn = small_model(models.resnet18_gn)
-mlp = small_model(models.mlp)
-fedavg_cnn = small_model(models.fedavg_cnn)
-vgg11 = small_model(models.vgg11)
-resnet18_bn = small_model(models.resnet18_bn)
-sl_vit = small_model(models.sl_vit)
-vit_b32 = small_model(models.vit_b32)
-vit_tiny = small_model(models.vit_tiny)
-resnet18 = small_model(models.resnet18)
+DATA_SETS = "cifar10 cifar100 mnist emnist_letters_aj svhn cinic10 pathmnist tissuemnist"
+DATA_SETS += " office_home domain_net"
+NETWORKS = "lenet resnet18_gn mlp fedavg_cnn vgg11 resnet18_bn sl_vit vit_tiny vit_b32 resnet18"
+SMALL_DATA = [small_data(getattr(sources, name)) for name in DATA_SETS.split()]
+SMALL_MODELS = [small_model(getattr(models, name)) for name in NETWORKS.split()]
+globals().update({f.__name__: f for f in [*SMALL_DATA, *SMALL_MODELS]})  # a run finds them by name
 
 if __name__ == "__main__":
-    Experiment(
-        data=[
-            cifar10,
-            cifar100,
-            mnist,
-            emnist_letters_aj,
-            svhn,
-            cinic10,
-            pathmnist,
-            tissuemnist,
-            office_home,
-            domain_net,
-        ],
-        models=[
-            lenet,
-            resnet18_gn,
-            mlp,
-            fedavg_cnn,
-            vgg11,
-            resnet18_bn,
-            sl_vit,
-            vit_tiny,
-            vit_b32,
-            resnet18,
-        ],
-        doc=__doc__,
-    ).run()
+    Experiment(SMALL_DATA, SMALL_MODELS, doc=__doc__).run()

@@ -1,5 +1,7 @@
 """Texts of small tables, and runs as if they had been trained."""
 
+from typing import Any
+
 from locations import ROOT
 from run_folders import run
 
@@ -14,7 +16,7 @@ def options(jobs: list[Job], *names: str) -> list[tuple[object, ...]]:
     return [tuple(job.config.get(name) for name in names) for job in jobs]
 
 
-def finished(job: Job, *accuracies: float | None) -> None:
+def finished(job: Job, *accuracies: float | None, **scores: Any) -> None:
     """Make the folder of a run as if it had been trained."""
-    run(job.folder, accuracies, job.config["seed"])
+    run(job.folder, accuracies, job.config["seed"], **scores)
     (job.folder / "config.yaml").write_text(job.config.text())

@@ -67,25 +67,21 @@ def test_a_parameter_without_elements_is_not_taken_for_accumulation():
     assert same_bits([p for p in model.parameters() if p.numel()], other.parameters())
 
 
-def test_zeroing_in_place_is_as_good_as_setting_to_none():
-    model, other = network(), network()
-    data = batches(3)
-    train(other, SAM(SGD(other.parameters(), lr=0.1)), data)
-    optimizer = SAM(SGD(model.parameters(), lr=0.1))
-    optimizer.zero_grad = partial(optimizer.zero_grad, set_to_none=False)  # type: ignore[method-assign]
-    train(model, optimizer, data)
-    assert_equal(model, other)
-
-
 @pytest.mark.parametrize(
-    "asks",
-    [lambda oracle, w: oracle.of(lambda b: b.loss)(w), lambda oracle, w: oracle.part(0, 2)(w)],
-    ids=["loss", "part"],
+    ("transform", "said"),
+    [
+        (lambda oracle, w: oracle.of(lambda b: b.loss)(w), r"pass closure\(request\)"),
+        (lambda oracle, w: oracle.part(0, 2)(w), r"pass closure\(request\)"),
+        (lambda oracle, w: w[:2], r"must return a vector of shape \(67,\)"),
+        (lambda oracle, w: w.mul_(2), r"changed w in place.*w = w \+ e"),
+    ],
+    ids=["a loss", "a part of the batch", "another shape", "in place"],
 )
-def test_another_loss_or_a_part_of_the_batch_needs_a_closure_that_takes_the_request(asks):
+def test_what_a_transform_cannot_do_is_refused(transform, said):
+    """A closure that takes the request could answer for another loss or a part of the batch."""
     model = network()
-    optimizer = GradientTransform(SGD(model.parameters(), lr=0.1), asks)
-    with pytest.raises(ValueError, match=r"pass closure\(request\)"):
+    optimizer = GradientTransform(SGD(model.parameters(), lr=0.1), transform)
+    with pytest.raises(ValueError, match=said):
         train(model, optimizer, batches(1))
 
 
@@ -112,20 +108,6 @@ def test_a_group_added_to_lesam_needs_a_direction():
         train(model, optimizer, batches(1))
     optimizer.toward(weights(model), rho=0.1)
     train(model, optimizer, batches(1))
-
-
-def test_a_transform_must_return_a_vector_like_the_weights():
-    model = network()
-    optimizer = GradientTransform(SGD(model.parameters(), lr=0.1), lambda oracle, w: w[:2])
-    with pytest.raises(ValueError, match=r"must return a vector of shape \(67,\)"):
-        train(model, optimizer, batches(1))
-
-
-def test_a_transform_must_leave_the_given_weights():
-    model = network()
-    optimizer = GradientTransform(SGD(model.parameters(), lr=0.1), lambda oracle, w: w.mul_(2))
-    with pytest.raises(ValueError, match=r"changed w in place.*w = w \+ e"):
-        train(model, optimizer, batches(1))
 
 
 @wrappers

@@ -63,20 +63,12 @@ def test_a_file_of_options_may_hold_curves(tmp_path):
     assert run.config["algorithm.beta"] == BETA
 
 
-def test_a_modifier_may_have_a_curve(tmp_path):
-    run = experiment(tmp_path, "--perturb", "sam", "--perturb.rho", "linear(0.01, 0.1)")
-    assert run.algorithm().terms[0] == fl.terms.SAM(fl.linear(0.01, 0.1))
-
-
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
         (["--lr", "linear(0.1, -0.1)", "--rounds", "9"], ["round 9", "linear(0.1, -0.1)"]),
         (["--lr", "linear(0, 0.1)"], ["lr is a positive number"]),
-        (
-            ["--server-lr", "linear(1, -1)", "--rounds", "9"],
-            ["round 9", "server_lr linear(1, -1)"],
-        ),
+        (["--server-lr", "linear(1, -1)", "--rounds", "9"], ["round 9", "server_lr linear(1, -1)"]),
         (["--lr", "cosin(0.1, 0)"], ["--lr", "cosine(0.8, 0.1)"]),
         (["--participation", "linear(0.1, 1)"], ["--participation", "not a number"]),
         (["--partition.alpha", "linear(0.1, 1)"], ["--partition.alpha", "not a number"]),

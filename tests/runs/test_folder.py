@@ -1,14 +1,20 @@
-"""The files of a run's folder, and the options that a resumption may change."""
+"""The files of a run's folder, its lock, and the options that a resumption may change."""
 
+import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import jobs
 import pytest
-from refusals import experiment, sentence
+from refusals import experiment, scaffold, sentence
 
+from fl_lightning.errors import UserError
 from fl_lightning.runs import folder as run_folder
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.folder import open_run
+from fl_lightning.runs.lock import LOCK, share_lock, take_lock
+from fl_lightning.runs.metrics_csv import MetricsCSV
+from fl_lightning.runs.scalars import read_scalars
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -99,3 +105,103 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
 
 def test_an_empty_run_dir_is_refused(capsys):
     assert "--run-dir" in sentence(capsys, jobs.experiment, "--run-dir", "")
+
+
+@pytest.mark.parametrize("lock", [take_lock, share_lock])
+def test_a_second_run_in_the_same_folder_is_refused(lock, tmp_path, sentence):
+    """Whether the first rank of the other run is alive or another one that outlives it."""
+    folder = tmp_path / "run"
+    scaffold(folder, "--rounds", "1")
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != LOCK]
+    before = [path.read_bytes() for path in files]
+    with lock(folder):
+        for resume in ([], ["--resume"]):
+            assert "a run is at work in" in sentence(scaffold, folder, *resume)
+    assert [path.read_bytes() for path in files] == before
+    scaffold(folder, "--resume", "--rounds", "1")
+
+
+def test_of_two_runs_that_start_in_a_new_folder_one_is_refused(tmp_path, sentence):
+    with take_lock(tmp_path / "new"):
+        assert "a run is at work in" in sentence(scaffold, tmp_path / "new")
+    scaffold(tmp_path / "new", "--rounds", "1")
+
+
+class Begins:
+    """Somebody who deletes the folder of a run in its second round, and begins another there."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def on_round_end(self, federation, metrics):
+        if federation.round == 2:
+            shutil.rmtree(self.folder)
+            take_lock(self.folder).close()
+            (self.folder / LOCK).write_text("1 on another machine")
+            (self.folder / "metrics.csv").write_text("another run's")
+
+
+def test_a_run_writes_no_round_into_the_folder_of_another_one(tmp_path, sentence):
+    folder = tmp_path / "run"
+    said = sentence(scaffold, folder, callbacks=[Begins(folder)])
+    assert "another run has begun in it (1 on another machine)" in said
+    assert (folder / "metrics.csv").read_text() == "another run's"
+    assert not (folder / "checkpoints").exists()
+
+
+def test_the_ranks_of_one_run_share_the_lock(tmp_path):
+    def taken() -> bool:
+        with suppress(ValueError), take_lock(tmp_path):
+            return False
+        return True
+
+    for holder in take_lock(tmp_path), share_lock(tmp_path):
+        assert taken()
+        holder.close()
+    assert not taken()
+
+
+DAMAGES = {
+    "the last row is missing": (3, lambda text: "".join(text.splitlines(True)[:-1])),
+    "half of the last row is missing": (3, lambda text: text[:-8]),
+    "the number of a round is another": (2, lambda text: text.replace("\n2,", "\n6,")),
+    "a score is no number": (2, lambda text: text.replace("0.2", "0/2")),
+    "the header is missing": (1, lambda text: text.partition("\n")[2]),
+    "the file is empty": (1, lambda text: ""),
+}
+
+
+def written(path: Path) -> str:
+    logger = MetricsCSV(path)
+    for k in (1, 2, 3):
+        logger.log_metrics({"test/accuracy": k / 10, "test/loss": 1.0}, k)
+    return path.read_text()
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_saved_row_that_is_lost_or_damaged_is_named_and_the_file_kept(damage, tmp_path):
+    path, (lost, change) = tmp_path / "metrics.csv", DAMAGES[damage]
+    path.write_text(left := change(written(path)))
+    with pytest.raises(UserError, match=f"round {lost} of 3"):
+        MetricsCSV(path, after=3)
+    assert path.read_text() == left
+
+
+def test_a_table_that_is_gone_is_named(tmp_path):
+    with pytest.raises(UserError, match="round 1 of 3"):
+        MetricsCSV(tmp_path / "metrics.csv", after=3)
+
+
+def test_a_round_that_is_logged_twice_is_added_to_without_the_rows_before(tmp_path):
+    path = tmp_path / "metrics.csv"
+    logger = MetricsCSV(path)
+    logger.log_metrics({"mine": 0.125, "test/loss": 2.0}, 1)
+    with path.open() as file:  # another one as soon as the table is written anew
+        for k in (2, 3):
+            logger.log_metrics({"mine": k / 3}, k)
+            logger.log_metrics({"mine": 0.5, "test/loss": float(k)}, k)
+        assert file.read() == path.read_text()
+    assert read_scalars(path) == {
+        "mine": {1: 0.125, 2: 0.5, 3: 0.5},
+        "test/loss": {1: 2.0, 2: 2.0, 3: 3.0},
+    }

@@ -7,7 +7,7 @@ from typing import Any
 import jobs
 import pytest
 import torch
-from refusals import experiment, scaffold
+from refusals import Stops, experiment, scaffold
 
 from fl_lightning import DeviceDataset, Federation
 from fl_lightning.callbacks import Checkpoint, Evaluation
@@ -35,15 +35,6 @@ class Average:
 class Odd(Average):
     def state_dict(self) -> dict[str, Any]:
         return {"myself": self}
-
-
-class Stops:
-    def __init__(self, at: int):
-        self.at = at
-
-    def on_round_end(self, federation: Federation, metrics: dict[str, float]) -> None:
-        if federation.round == self.at:
-            raise KeyboardInterrupt
 
 
 def test_a_callback_keeps_its_state(tmp_path):
@@ -129,10 +120,8 @@ def test_a_run_is_not_resumed_with_other_data(changed, named, tmp_path, sentence
     assert named in sentence(experiment(tmp_path, "--rounds", "3", "--resume", data=own).run)
 
 
-@pytest.mark.parametrize("accuracies", [(0.5, 0.9, 0.7), (0.9, 0.5, 0.7)])
-def test_an_extended_run_has_the_scores_of_one_made_at_once(accuracies, tmp_path, monkeypatch):
-    """What the end of the shorter run recorded alone is dropped: it would not have been due."""
-    scores = dict(zip((4, 6, 8), accuracies, strict=True)) | {10: 0.6}
+def scores_of_rounds(scores: dict[int, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let evaluations find these accuracies."""
 
     class Scores(Evaluation):
         def measure(self, federation: Federation) -> dict[str, float]:
@@ -140,6 +129,12 @@ def test_an_extended_run_has_the_scores_of_one_made_at_once(accuracies, tmp_path
             return {"test/accuracy": scores[self.scored], "test/loss": 1.0}
 
     monkeypatch.setattr("fl_lightning.training.task.Evaluation", Scores)
+
+
+@pytest.mark.parametrize("accuracies", [(0.5, 0.9, 0.7), (0.9, 0.5, 0.7)])
+def test_an_extended_run_has_the_scores_of_one_made_at_once(accuracies, tmp_path, monkeypatch):
+    """What the end of the shorter run recorded alone is dropped: it would not have been due."""
+    scores_of_rounds(dict(zip((4, 6, 8, 10), (*accuracies, 0.6), strict=True)), monkeypatch)
     monkeypatch.setattr("fl_lightning.training.session.results", lambda *_, **__: "")
     argv = "--evaluate-every", "4", "--finetune-epochs", "1"
     argv = *argv, "--callback", "early_stopping:monitor=test/accuracy"
@@ -158,11 +153,6 @@ def test_an_extended_run_has_the_scores_of_one_made_at_once(accuracies, tmp_path
 def test_a_last_round_that_is_killed_before_its_checkpoint_keeps_the_best_before(
     tmp_path, monkeypatch
 ):
-    class Scores(Evaluation):
-        def measure(self, federation: Federation) -> dict[str, float]:
-            self.scored = federation.round
-            return {"test/accuracy": {2: 0.5, 3: 0.9, 4: 0.4}[self.scored]}
-
     class Killed(BaseException):
         pass
 
@@ -172,7 +162,7 @@ def test_a_last_round_that_is_killed_before_its_checkpoint_keeps_the_best_before
         save(self, federation)
 
     save = Checkpoint._save
-    monkeypatch.setattr("fl_lightning.training.task.Evaluation", Scores)
+    scores_of_rounds({2: 0.5, 3: 0.9, 4: 0.4}, monkeypatch)
     monkeypatch.setattr("fl_lightning.callbacks.checkpoint.SPACING", 0)
     argv = "--evaluate-every", "2", "--checkpoint-every", "1"
     with monkeypatch.context() as first:

@@ -115,10 +115,6 @@ def test_the_levels_are_averaged_and_images_of_features_pooled() -> None:
     assert contrast(second, Z, same, y=alone) == exactly(log(3))
 
 
-def test_without_other_classes_nothing_attracts() -> None:
-    assert contrast(RelaxedContrastive(penalty=0.0), Z, y=Y.new_tensor([1, 1, 1])) == 0
-
-
 def test_contrast_is_in_float32_under_autocast() -> None:
     """A temperature of 0.05 makes 20 of 1, and bf16 rounds 20 to its eighth part."""
     term, z = RelaxedContrastive(), torch.randn(8, 5, dtype=torch.bfloat16)

@@ -63,12 +63,6 @@ def ssg(**options: Any) -> SSG:
     return term
 
 
-def test_fedssg_counts_visits_as_they_begin() -> None:
-    v = visit(count=vec(2))
-    assert ssg().start(v.anchor, v) is v.anchor
-    close(v.count, 3)
-
-
 @pytest.mark.parametrize(
     ("options", "added"),
     [

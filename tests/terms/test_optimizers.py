@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from problems import classifier, federation, rows, server, trained, vec
+from problems import classifier, federation, rows, trained, vec
 from regressions import layout
 from torch import Tensor, nn
 from torch.optim import SGD
@@ -12,7 +12,7 @@ from torch.optim import AdamW as TorchAdamW
 
 from fl_lightning import Algorithm, algorithms
 from fl_lightning.algorithms.registry import ALGORITHMS
-from fl_lightning.terms import AdamW, Muon
+from fl_lightning.terms import AdamW
 from fl_lightning.terms.matrix import newton_schulz, polar
 
 
@@ -20,27 +20,13 @@ def matrix(m: int, n: int) -> Tensor:
     return torch.randn(m, n, dtype=torch.float64)
 
 
-def test_newton_and_schulz_scale_an_orthogonal_matrix_and_bring_singular_values_near_1() -> None:
-    Q = torch.linalg.qr(matrix(9, 5))[0]
-    for Z in (Q, Q.T):
-        O = newton_schulz(Z, 1)
-        torch.testing.assert_close(O / O.norm(), Z / Z.norm())
-    for Z in (matrix(20, 30), matrix(30, 20), matrix(30, 20).view(30, 5, 2, 2)):
-        O = newton_schulz(Z)
-        assert O.shape == Z.shape
-        values = torch.linalg.svdvals(O.flatten(1))
-        assert 0.6 < values.min() < values.max() < 1.3
-        angle = torch.linalg.svdvals(polar(Z).flatten(1).T @ O.flatten(1))
-        torch.testing.assert_close(angle.sum(), values.sum())  # the same singular vectors
-
-
 def test_wide_matrices_are_iterated_as_square_ones() -> None:
-    for Z in (matrix(4, 30), matrix(30, 4)):
-        X = Z / Z.norm()
+    for Z in (matrix(4, 30), matrix(30, 4), matrix(30, 4).view(30, 2, 2, 1)):
+        X = Z.flatten(1) / Z.norm()
         for _ in range(5):
             A = X @ X.T
             X = 3.4445 * X + (-4.775 * A + 2.0315 * A @ A) @ X
-        torch.testing.assert_close(newton_schulz(Z, eps=0.0), X, rtol=0, atol=1e-13)
+        torch.testing.assert_close(newton_schulz(Z, eps=0.0), X.view_as(Z), rtol=0, atol=1e-13)
 
 
 def test_the_polar_factor_leaves_out_null_directions() -> None:
@@ -75,25 +61,6 @@ def test_a_client_of_diloco_keeps_its_moments() -> None:
         expected = torch.cat([p.detach().flatten() for p in module.parameters()])
         torch.testing.assert_close(run.w.detach(), expected, rtol=0, atol=1e-12)
     assert rows(run, "k")[2] == 3 * len(run.clients.visit(2, 0))
-
-
-def test_fedadamw_begins_with_the_mean_of_each_parameters_second_moment() -> None:
-    run = federation(algorithms.fedadamw(), sampler=lambda *_: [1, 2])
-    run.train_round()
-    s = server(run, "sbar")
-    assert s.shape == (len(run.layout.names),)
-    of = layout(classifier())
-    w = of.spread(s)
-    torch.testing.assert_close(of.reduce(torch.mean, w), s)
-    assert (run.cost.uplink, run.cost.downlink) == (len(w) + len(s), 2 * len(w) + len(s))
-
-
-def test_muon_sends_a_momentum_of_low_rank() -> None:
-    term, of = Muon("whole", rank=0.5), layout(nn.Linear(20, 10))
-    sent = term.sent(torch.randn(of.size), type("View", (), {"layout": of}))
-    weight, bias = of.split(sent)
-    assert torch.linalg.matrix_rank(weight) == int(0.5 * 10 * 20 / 31)
-    assert not bias.any()
 
 
 @pytest.mark.parametrize("name", ["fedadamw", "fedmuon"])

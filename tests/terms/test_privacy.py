@@ -67,7 +67,9 @@ def test_the_noise_has_its_deviation_on_any_cohort_and_the_seed_decides_it() -> 
             for z in (0.0, 2.0)
         )
         assert not update(quiet).any()
-        return update(noisy)
+        drawn = update(noisy)
+        assert not (drawn == update(noisy)).any()
+        return drawn
 
     drawn = noise()
     assert drawn.std().item() == pytest.approx(2.0 * 0.5 / 3, rel=0.2)

@@ -5,14 +5,13 @@ from typing import Any
 import pytest
 import torch
 from oracles import autograd, direction_of, oracle_of, view
-from problems import close, vec, without_addresses
+from problems import close, vec
 from regressions import line
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
 from fl_lightning import algorithms
-from fl_lightning.algorithms import modifiers
 from fl_lightning.core.rehearsed_round import dummy_facts
 from fl_lightning.core.vector import Layout, unit
 from fl_lightning.terms import (
@@ -24,56 +23,12 @@ from fl_lightning.terms import (
     HeadSOL,
     Proximal,
 )
-from fl_lightning.terms.sol import ProximalOnly, relative_move
+from fl_lightning.terms.sol import relative_move
 
 
 def seen(module: nn.Module) -> Any:
     """At w = (3, 2) this client has moved by (3, 4), along which the distance rises most."""
     return view(anchor=vec(0, -2), layout=Layout(module))
-
-
-def test_strength_is_the_movement_over_the_norm_of_a_parameter_or_of_its_columns() -> None:
-    moved = torch.tensor([[3.0, -3.0, 0.0], [4.0, 0.0, 0.0]], dtype=torch.float64)
-    close(relative_move(moved, "tensor").flatten(), *(x / 34**0.5 for x in (3, 3, 0, 4, 0, 0)))
-    close(relative_move(moved, "column").flatten(), 0.6, 1, 0, 0.8, 0, 0)
-    close(relative_move(vec(3, -4), "column"), 0.6, 0.8)
-    assert [relative_move(vec(-3)[0], per) for per in ("tensor", "column")] == [1, 1]
-
-
-COLUMN = nn.Linear(1, 2, bias=False)
-
-
-@pytest.mark.parametrize(
-    "term",
-    [
-        *algorithms.fedsol().terms,
-        *algorithms.fedsol(scope="all").terms,
-        *algorithms.fedsol_ft().terms,
-        *algorithms.fedsol_ablation().terms,
-        *modifiers.sol().to(algorithms.fedavg()).terms,
-        SOL(Distill()),
-        HeadSOL(),
-    ],
-    ids=without_addresses,
-)
-def test_the_strength_is_that_of_the_released_code_by_default(term: Any) -> None:
-    assert term.scale == "column"
-
-
-@pytest.mark.parametrize(
-    ("module", "scale", "e"),
-    [
-        (line(), None, (0.3, 0.4)),
-        (line(), "tensor", (0.3 * 0.6, 0.4 * 0.8)),
-        (line(), "column", (0.3, 0.4)),  # a row of two columns
-        (COLUMN, "column", (0.3 * 0.6, 0.4 * 0.8)),
-    ],
-)
-def test_the_gradient_is_taken_where_the_proximal_objective_rises(
-    module: nn.Module, scale: Any, e: tuple[float, float]
-) -> None:
-    direction = direction_of(SOL(Proximal(1.0), 0.5, scale), seen(module))
-    close(direction, 3 + e[0], 2 * (2 + e[1]))
 
 
 @pytest.mark.parametrize(
@@ -166,15 +121,6 @@ class Distilled:
             return (received * (received.log() - log_local)).sum(1).mean()
 
         return self.beta * autograd(w, kl)
-
-
-def test_what_a_term_adds_alone_is_its_gradient_without_the_task() -> None:
-    toy = Distilled()
-    distill, half = Distill(toy.beta, toy.tau), toy.oracle.part(1, 2)
-    alone = distill.gradient(ProximalOnly(toy.oracle), toy.w, toy.view)
-    torch.testing.assert_close(alone, toy.proximal(toy.w))
-    added = distill.gradient(ProximalOnly(toy.oracle).part(1, 2), toy.w, toy.view)
-    torch.testing.assert_close(added, distill.gradient(half, toy.w, toy.view) - half(toy.w))
 
 
 @pytest.mark.parametrize("row", ["a0", "a1", "a2", "a3", "a4", "a5", "a6"])

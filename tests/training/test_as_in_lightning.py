@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch.demos.boring_classes import BoringModel
-from lightning_modules import Lit, distance, lightning, module, owners, rows, state, trainer
+from lightning_modules import Lit, distance, lightning, module, rows, state, trainer
 from torch import Tensor
 from torch.optim import SGD, AdamW
 
@@ -70,16 +69,6 @@ def test_a_part_in_evaluation_mode_stays_so_after_a_fit_that_was_refused(tmp_pat
         trainer(rounds=1, run_dir=tmp_path).fit(module, data)
     trainer(rounds=1).fit(module, data)
     assert module.norm.running_mean.equal(began["norm.running_mean"])
-
-
-def test_a_module_of_lightning_trains() -> None:
-    module = BoringModel()
-    before = state(module)
-    images = torch.randn(48, 1, 4, 32)
-    data = fl.FederatedData(images[:40], validation=images[40:], clients=owners((20, 20)))
-    run = trainer(augment=fl.CropFlip()).fit(module, data)
-    assert distance(module, before) > 0.01
-    assert run.scalars["train/loss"][2] < run.scalars["train/loss"][1]
 
 
 STEPS_OF_USERS: dict[str, Callable[..., Tensor]] = {

@@ -1,26 +1,22 @@
-"""A module trains the same in every executor."""
+"""A module trains the same in every executor, or parallel clients refuse it."""
 
 from functools import cache, partial
 from typing import Any
 
 import pytest
 import torch
-from lightning_modules import Lit, data, distance, rows, state, trainer
-from torch import Tensor
+from lightning_modules import ByRound, Lit, data, distance, module, owners, rows, state, trainer
+from torch import Tensor, nn
 from torch.optim import SGD
+from torch.utils.checkpoint import checkpoint
+
+import fl_lightning as fl
 
 EXECUTORS = {
     "stacked": {"executor": "stacked", "parallel_clients": 3},
     "compiled": {"compile": True},
     "stacked and compiled": {"executor": "stacked", "parallel_clients": 2, "compile": True},
 }
-
-
-class ByRound(Lit):
-    """Weighs its loss by the round, which a program must not keep as it was when traced."""
-
-    def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor:
-        return (1 + self.current_epoch) * super().training_step(batch, index)
 
 
 def fitted(**executor: Any) -> tuple[dict[str, Tensor], Any]:
@@ -49,8 +45,52 @@ def test_executors_agree(name: str, traces: list[Any]) -> None:
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # by dynamo, in evaluation
 @pytest.mark.parametrize("executor", ["sequential", "stacked"])
 def test_a_part_in_torch_compile_draws_the_same_dropout(executor: str) -> None:
-    modules = [Lit(dropout=0.5).double() for _ in range(2)]
-    modules[1].drop.compile(backend="eager")
-    for module in modules:
-        trainer(executor=executor).fit(module, data(torch.float64))
-    assert distance(*modules) == 0
+    plain, compiled = (Lit(dropout=0.5).double() for _ in range(2))
+    compiled.drop.compile(backend="eager")
+    for each in (plain, compiled):
+        trainer(executor=executor).fit(each, data(torch.float64))
+    assert distance(plain, compiled) == 0
+
+
+def draws(self: Any, batch: Any, index: int) -> Tensor:
+    return Lit.training_step(self, {**batch, "x": batch["x"] + torch.randn(6)}, index)
+
+
+def test_what_parallel_clients_cannot_run_is_named_by_the_users_class() -> None:
+    mine = module(training_step=draws)
+    with pytest.raises(fl.UserError, match=r"^Mine draws random numbers"):
+        trainer(executor="stacked").fit(mine, data())
+
+
+class Recomputed(nn.Linear):
+    def forward(self, x: Tensor) -> Any:
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+
+class WithGradientOfInputs(nn.Linear):
+    def forward(self, x: Tensor) -> Any:
+        x = x.clone().requires_grad_()
+        out = super().forward(x)
+        return out + torch.autograd.grad(out.sum(), x, create_graph=True)[0].mean()
+
+
+class WithInferenceMode(nn.Linear):
+    def forward(self, x: Tensor) -> Any:
+        with torch.inference_mode():
+            scale = super().forward(x).std()
+        return super().forward(x) / scale.clone()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Recomputed, "saved tensor hooks"),
+        (WithGradientOfInputs, "requires_grad_"),
+        (WithInferenceMode, "inference tensor"),
+    ],
+)
+def test_what_cannot_run_in_parallel_trains_one_after_another(kind: Any, words: str) -> None:
+    given = fl.FederatedData(tuple(rows().values()), clients=owners())
+    trainer(rounds=1).fit(kind(6, 3), given)
+    with pytest.raises(fl.UserError, match=f"{words}.*sequential executor"):
+        trainer(rounds=1, executor="stacked").fit(kind(6, 3), given)

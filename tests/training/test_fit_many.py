@@ -8,7 +8,7 @@ from typing import Any
 import jobs
 import pytest
 import torch
-from lightning_modules import Lit, distance, owners, rows, state, trainer
+from lightning_modules import ByRound, Lit, distance, owners, rows, state, trainer
 from pandas import DataFrame
 from problems import classifier
 from torch import Tensor, nn
@@ -17,13 +17,6 @@ from torch.optim import SGD
 import fl_lightning as fl
 from fl_lightning.executors import StackedExecutor
 from fl_lightning.runs.run import Run
-
-
-class ByRound(Lit):
-    """Weighs its loss by the round, which differs between resumed runs."""
-
-    def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor:
-        return (1 + self.current_epoch) * super().training_step(batch, index)
 
 
 def lightning() -> nn.Module:

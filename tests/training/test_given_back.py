@@ -1,6 +1,5 @@
 """After `fit` the module is the user's again, trained."""
 
-from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -89,12 +88,8 @@ def test_fit_goes_on_from_the_weights_and_makes_a_second_run() -> None:
     second = fit.fit(module, data())
     assert first.path != second.path
     assert fit.run is second
-    assert distance(second_start(second), before) == 0
+    assert distance(second.model(Lit(), round=0), before) == 0
     assert distance(module, before) > 0.01
-
-
-def second_start(run: fl.runs.run.Run) -> dict[str, torch.Tensor]:
-    return run.model(Lit(), round=0).state_dict()
 
 
 def test_a_checkpoint_is_read_into_a_model_with_the_base_of_the_run() -> None:
@@ -142,19 +137,6 @@ def test_a_callback_may_score_the_module_while_it_trains() -> None:
     fit.fit(module, given)
     assert found == pytest.approx([*fit.history["val_loss"]], abs=1e-6)
     assert {"log", "log_dict"}.isdisjoint(vars(module))
-
-
-def test_a_module_makes_its_parts_in_configure_model() -> None:
-    class Late(Lit):
-        def configure_model(self) -> None:
-            if not isinstance(self.outer, nn.Sequential):
-                self.outer = nn.Sequential(self.outer)
-
-    module = Late()
-    before = state(deepcopy(Lit()))
-    trainer().fit(module, data())
-    assert "outer.0.weight" in state(module)
-    assert "outer.weight" in before
 
 
 def test_a_module_that_was_not_fitted_makes_its_parts_to_be_scored() -> None:

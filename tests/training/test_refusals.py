@@ -27,9 +27,6 @@ COUNTS = torch.arange(41) % 3
 class Squeezed(nn.Linear):
     """Loses the dimension of a batch of one sample."""
 
-    def __init__(self) -> None:
-        super().__init__(5, 3)
-
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x).squeeze()
 
@@ -42,14 +39,10 @@ def fit_linear(dtype: torch.dtype) -> None:
     trainer(loss="mse").fit(nn.Linear(5, 1, dtype=dtype), numbers())
 
 
-class Words(nn.Module):
+class Words(nn.Linear):
     """Returns no tensor."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(5, 1)
-
-    def forward(self, x: Tensor) -> str:
+    def forward(self, x: Tensor) -> Any:
         return "hello"
 
 
@@ -195,24 +188,21 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ),
         ("torch.uint8", "y.long()"),
     ),
-    "no tensor": (lambda: trainer(loss="mse").fit(Words(), numbers()), ("Words", "str")),
+    "no tensor": (lambda: trainer(loss="mse").fit(Words(5, 1), numbers()), ("Words", "str")),
     "no parameters": (lambda: trainer(loss="mse").fit(nn.Identity(), numbers()), ("Identity",)),
     "frozen": (
         lambda: trainer(loss="mse").fit(net().requires_grad_(False), numbers()),
         ("requires_grad",),
     ),
     "a class": (lambda: trainer(loss="mse").fit(nn.Linear, numbers()), ("Module",)),
-    "inputs": (
-        lambda: trainer(loss="mse").fit(nn.Linear(4, 1), numbers()),
-        ("Linear", "shape 5"),
-    ),
+    "inputs": (lambda: trainer(loss="mse").fit(nn.Linear(4, 1), numbers()), ("Linear", "shape 5")),
     "head": (lambda: trainer(loss="mse").fit(TwoHeads(5, 1), numbers()), ("'left'",)),
     "float16": (partial(fit_linear, torch.float16), ("torch.float16", "float32")),
     "one metric": (lambda: trainer(loss="mse", metrics="r2").fit(net(), numbers()), ("['r2']",)),
     "bfloat16": (partial(fit_linear, torch.bfloat16), ("torch.bfloat16", "float32")),
     "squeezed": (
         lambda: trainer(batch_size=4).fit(
-            Squeezed(), fl.FederatedData((X, COUNTS), clients=owners())
+            Squeezed(5, 3), fl.FederatedData((X, COUNTS), clients=owners())
         ),
         ("one sample", "squeeze(-1)"),
     ),

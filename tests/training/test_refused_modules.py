@@ -117,52 +117,68 @@ def adds_noise(self: Any, batch: Any, index: int) -> Tensor:
     return Lit.training_step(self, batch, index) * torch.rand((), generator=self.noise)
 
 
-MODULES: dict[str, tuple[dict[str, Any], str]] = {
-    "manual": ({"automatic_optimization": False}, "automatic_optimization"),
-    "two optimizers": (
-        {"configure_optimizers": lambda self: [SGD(self.parameters(), lr=0.1)] * 2},
-        "one optimizer",
-    ),
-    "two groups": ({"configure_optimizers": two_groups}, "groups"),
-    "some parameters": (
-        {"configure_optimizers": lambda self: SGD(self.outer.parameters(), lr=0.1)},
-        "inner.weight",
-    ),
+OPTIMIZERS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "two optimizers": (lambda self: [SGD(self.parameters(), lr=0.1)] * 2, "one optimizer"),
+    "two groups": (two_groups, "groups"),
+    "some parameters": (lambda self: SGD(self.outer.parameters(), lr=0.1), "inner.weight"),
     "parameters of nobody": (
-        {"configure_optimizers": lambda self: SGD([*self.parameters(), OF_NOBODY], lr=0.1)},
+        lambda self: SGD([*self.parameters(), OF_NOBODY], lr=0.1),
         "no part of Mine",
     ),
-    "no optimizer": ({"configure_optimizers": lambda self: None}, "lr="),
-    "a closure": ({"configure_optimizers": lambda self: LBFGS(self.parameters())}, "closure"),
-    "a plateau": ({"configure_optimizers": scheduled(ReduceLROnPlateau)}, "metrics"),
-    "a short cycle": (
-        {"configure_optimizers": scheduled(ONE_CYCLE, total_steps=1)},
-        "steps ahead",
-    ),
+    "no optimizer": (lambda self: None, "lr="),
+    "a closure": (lambda self: LBFGS(self.parameters()), "closure"),
+    "a plateau": (scheduled(ReduceLROnPlateau), "metrics"),
+    "a short cycle": (scheduled(ONE_CYCLE, total_steps=1), "steps ahead"),
     "a cycle of momentum": (
-        {"configure_optimizers": scheduled(OneCycleLR, max_lr=0.1, total_steps=9)},
+        scheduled(OneCycleLR, max_lr=0.1, total_steps=9),
         "cycle_momentum=False",
     ),
-    "rules for layers": (
-        {"configure_optimizers": lambda self: Adafactor(self.parameters(), lr=0.1)},
-        "Adafactor of Mine",
-    ),
-    "a wrapper": (
-        {"configure_optimizers": lambda self: fl.optim.SAM(SGD(self.parameters(), lr=0.1))},
-        "perturb",
-    ),
+    "rules for layers": (lambda self: Adafactor(self.parameters(), lr=0.1), "Adafactor of Mine"),
+    "a wrapper": (lambda self: fl.optim.SAM(SGD(self.parameters(), lr=0.1)), "perturb"),
     "an optimizer without lr": (
-        {"configure_optimizers": lambda self: Fixed(self.parameters())},
+        lambda self: Fixed(self.parameters()),
         "Fixed, which takes no argument lr",
     ),
-    "a step's interval": (
-        {"configure_optimizers": scheduled(StepLR, interval="step", step_size=1)},
-        "interval",
-    ),
+    "a step's interval": (scheduled(StepLR, interval="step", step_size=1), "interval"),
     "trainer of the optimizer": (
-        {"configure_optimizers": lambda self: SGD(self.parameters(), self.trainer.world_size)},
+        lambda self: SGD(self.parameters(), self.trainer.world_size),
         "self.trainer.world_size",
     ),
+}
+STEPS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "trainer": (lambda self, _: self.trainer.world_size, "self.trainer.world_size"),
+    "rounds in a step": (lambda self, _: self.trainer.max_epochs, "self.trainer.max_epochs"),
+    "global_step": (lambda self, _: self.global_step, "global_step"),
+    "optimizers": (lambda self, _: self.optimizers(), "a method of LightningModule"),
+    "a moving average": (averages, "'norm.weight' in a step"),
+    "a moving average of data": (averages_data, "'norm.weight' in a step"),
+    "a logged sum": (
+        lambda self, _: self.log("mine", 1.0, reduce_fx="sum"),
+        "'mine' with reduce_fx='sum'",
+    ),
+    "an own reduction": (
+        lambda self, _: self.log("mine", 1.0, reduce_fx=len),
+        "mean, sum, min, max",
+    ),
+    "a metric of nobody": (
+        lambda self, _: self.log("mine", MulticlassAccuracy(3)),
+        "'mine', a metric that is no part",
+    ),
+    "a logged vector": (lambda self, b: self.log("mine", self(b["x"])[0]), "'mine' of shape (3,)"),
+    "a number of the federation": (
+        lambda self, _: self.log("train/loss", 1.0),
+        "logs 'train/loss', which is the federation's",
+    ),
+    "a statistic over clients": (
+        lambda self, _: self.log("loss_std", 1.0),
+        "'loss' and 'loss_std'",
+    ),
+    "a logged text": (lambda self, _: self.log("mine", "good"), "logs 'mine' of 'good'"),
+}
+"""What a step does besides."""
+
+OTHERS: dict[str, tuple[dict[str, Any], str]] = {
+    "manual": ({"automatic_optimization": False}, "automatic_optimization"),
     "trainer of setup": (
         {"setup": lambda self, stage: self.trainer.estimated_stepping_batches},
         "self.trainer.estimated_stepping_batches",
@@ -176,24 +192,6 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
     "no loss in a dictionary": ({"training_step": lambda self, batch: {"out": 1}}, "training_step"),
     "several losses": ({"training_step": vector_loss}, "(2,)"),
     "a key": ({"training_step": lambda self, batch: batch["z"]}, "'z'"),
-    "trainer": (
-        {"training_step": step_with(lambda self, _: self.trainer.world_size)},
-        "self.trainer.world_size",
-    ),
-    "rounds in a step": (
-        {"training_step": step_with(lambda self, _: self.trainer.max_epochs)},
-        "self.trainer.max_epochs",
-    ),
-    "global_step": ({"training_step": step_with(lambda self, _: self.global_step)}, "global_step"),
-    "optimizers": (
-        {"training_step": step_with(lambda self, _: self.optimizers())},
-        "a method of LightningModule",
-    ),
-    "a moving average": ({"training_step": step_with(averages)}, "'norm.weight' in a step"),
-    "a moving average of data": (
-        {"training_step": step_with(averages_data)},
-        "'norm.weight' in a step",
-    ),
     "a count of steps": ({"training_step": anneals}, "Mine has another result"),
     "a count that acts late": ({"training_step": begins_late}, "'count' in each step"),
     "a list": (
@@ -208,35 +206,10 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
         {"training_step": adds_noise, "noise": torch.Generator()},
         "torch's global generator",
     ),
-    "a logged sum": (
-        {"training_step": step_with(lambda self, b: self.log("mine", 1.0, reduce_fx="sum"))},
-        "'mine' with reduce_fx='sum'",
-    ),
-    "an own reduction": (
-        {"training_step": step_with(lambda self, b: self.log("mine", 1.0, reduce_fx=len))},
-        "mean, sum, min, max",
-    ),
-    "a metric of nobody": (
-        {"training_step": step_with(lambda self, b: self.log("mine", MulticlassAccuracy(3)))},
-        "'mine', a metric that is no part",
-    ),
-    "a logged vector": (
-        {"training_step": step_with(lambda self, b: self.log("mine", self(b["x"])[0]))},
-        "'mine' of shape (3,)",
-    ),
-    "a number of the federation": (
-        {"training_step": step_with(lambda self, _: self.log("train/loss", 1.0))},
-        "logs 'train/loss', which is the federation's",
-    ),
-    "a statistic over clients": (
-        {"training_step": step_with(lambda self, _: self.log("loss_std", 1.0))},
-        "'loss' and 'loss_std'",
-    ),
-    "a logged text": (
-        {"training_step": step_with(lambda self, _: self.log("mine", "good"))},
-        "logs 'mine' of 'good'",
-    ),
 }
+MODULES = OTHERS
+MODULES |= {name: ({"configure_optimizers": of}, word) for name, (of, word) in OPTIMIZERS.items()}
+MODULES |= {name: ({"training_step": step_with(of)}, word) for name, (of, word) in STEPS.items()}
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -15,7 +15,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 import fl_lightning as fl
 from fl_lightning.__main__ import main
-from fl_lightning.callbacks import ClientScores, EarlyStopping
+from fl_lightning.callbacks import ClientScores
 
 
 def test_metrics_rest_in_the_training_step_and_it_is_said_once(capsys: Any) -> None:
@@ -124,18 +124,6 @@ def test_the_best_round_has_a_number(capsys: Any) -> None:
     assert "best:    0.5 in round 2" in capsys.readouterr().out
 
 
-def test_a_logged_score_ends_a_fit_early() -> None:
-    stop = EarlyStopping(monitor="val_loss", patience=2, min_delta=100.0)
-    run = trainer(rounds=9, callbacks=[stop]).fit(Lit(), data(validation=rows(9)))
-    assert run.ended == {"round": 3, "reason": "a callback"}
-
-
-def test_a_score_that_nobody_logs_is_found_out() -> None:
-    stop = EarlyStopping(monitor="val/acc", patience=2)
-    with pytest.raises(fl.UserError, match=r"'val/acc'.*val_loss"):
-        trainer(rounds=9, callbacks=[stop]).fit(Lit(), data(validation=rows(9)))
-
-
 class PreTrainedModel(nn.Module):
     """Scores of 5 tokens, with the loss of its labels as models of transformers have it."""
 
@@ -187,23 +175,6 @@ def test_peft_around_a_plain_module_takes_the_loss_of_the_task() -> None:
     assert fit.history["test/loss"].iloc[-1] == pytest.approx(expected.item())
 
 
-class Metrics(Lit):
-    """With a part of the name that metrics often have, and weights in it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.metrics = nn.BatchNorm1d(3)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.metrics(super().forward(x))
-
-
-def test_a_part_of_a_module_may_be_named_metrics() -> None:
-    module = Metrics()
-    trainer().fit(module, data(validation=rows(9)))
-    assert module.metrics.weight.ne(1).all()
-
-
 def test_clients_are_scored_where_no_target_is_named() -> None:
     class Bare(Lit):
         def training_step(self, batch: dict[str, torch.Tensor], index: int) -> Any:
@@ -251,13 +222,6 @@ def test_the_weights_of_a_compiled_module_have_its_own_names() -> None:
 def test_a_run_that_is_scored_on_nothing_displays_its_loss() -> None:
     run = trainer(rounds=1).fit(Lit(), data())
     assert "<th>train/loss</th>" in run._repr_html_()
-
-
-def test_runs_of_lightning_modules_are_compared_by_what_they_log(capsys: Any) -> None:
-    paths = [trainer(a).fit(Lit(), data(validation=rows(9))).path for a in ("fedavg", "fedprox")]
-    capsys.readouterr()
-    main(["compare", *map(str, paths), "--score", "val_loss"])
-    assert "fedprox" in capsys.readouterr().out
 
 
 def test_a_run_names_the_scheme_of_its_clients() -> None:

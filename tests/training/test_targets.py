@@ -160,27 +160,16 @@ def test_a_row_may_have_several_targets(module: nn.Module) -> None:
             trainer(lr=0.1).fit(module, given)
 
 
-class Tagger(nn.Module):
-    """A class for each token."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(7, 3)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.table(tokens)
-
-
 @pytest.mark.parametrize("batch_size", [1, 5, 60])
 def test_the_loss_of_padded_rows_is_the_mean_over_their_targets(batch_size: int) -> None:
-    """In batches of any size, some of which are padding alone."""
+    """Of a class for each token, in batches of any size, some of which are padding alone."""
     g = torch.Generator().manual_seed(0)
     tokens = torch.randint(7, (60, 6), generator=g)
     length = torch.randint(7, (60, 1), generator=g)
     y = tokens.div(3, rounding_mode="floor").masked_fill(torch.arange(6) >= length, -100)
     assert (length == 0).any()
     given = fl.FederatedData((tokens, y), clients=torch.arange(60) % 3, test=0.5)
-    fit, module = trainer(metrics=["perplexity"], batch_size=batch_size), Tagger()
+    fit, module = trainer(metrics=["perplexity"], batch_size=batch_size), nn.Embedding(7, 3)
     fit.fit(module, given)
     x, y = given.test
     loss = nn.functional.cross_entropy(module(x).flatten(0, 1), y.flatten()).item()

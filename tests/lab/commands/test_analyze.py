@@ -138,11 +138,6 @@ def test_classes_are_those_of_the_data_whatever_the_outputs(outputs, runs):
     result.draw()
 
 
-def test_a_run_that_is_not_finished_is_named(runs, sentence):
-    (runs / "1/model.pt").unlink()
-    assert "1/model.pt" in sentence(main, ["analyze", "classes", str(runs / "1")])
-
-
 def test_a_table_of_numbers_is_analyzed_by_its_own_loss_and_recorded_scores(tmp_path, capsys):
     frame = DataFrame({"a": range(40), "y": [0.1 * k for k in range(40)], "who": [0, 1, 2, 3] * 10})
     frame.to_csv(tmp_path / "file.csv", index=False)

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from fl_lightning.__main__ import main
-from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.data import schemes, sources
 from fl_lightning.lab.commands.partition import Scheme, figure
 from fl_lightning.runs.run import Run
@@ -92,6 +91,7 @@ def test_the_figure_has_a_column_for_each_scheme():
         ("digits --partition irid", "'irid'"),
         ("digits --clients 5000", "5000 clients"),
         ("digits --figur heat.png", "--figur"),
+        ("digits --figure heat.doc", "heat.doc"),
         ("sam_in_lightning", "makes no experiment"),
     ],
 )
@@ -99,22 +99,6 @@ def test_a_mistake_is_one_sentence(argv, words, sentence, monkeypatch):
     if argv.startswith("sam"):
         monkeypatch.setattr("runpy.run_path", lambda *_, **__: None)
     assert words in sentence(main, ["partition", *argv.split()])
-
-
-def test_a_recipe_that_does_not_exist_is_refused():
-    with pytest.raises(SystemExit, match="2"):
-        main(["partition", "digist"])
-
-
-def test_the_experiment_of_a_recipe_is_not_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    experiment = experiment_of("digits", ["--clients", "7"])
-    assert (experiment.options.clients, experiment.chosen["algorithm"].name) == (7, "fedtoga")
-    assert not any(tmp_path.iterdir())
-
-
-def test_a_figure_that_cannot_be_drawn_is_refused_first(sentence):
-    assert "heat.doc" in sentence(main, ["partition", "digits", "--figure", "heat.doc"])
 
 
 @pytest.mark.parametrize(("option", "name"), [("--figure", "heat.png"), ("--csv", "counts.csv")])

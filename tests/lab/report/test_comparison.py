@@ -4,7 +4,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from run_folders import cells, compared, marked, run
+from run_folders import cells, compared, run
 
 from fl_lightning.errors import UserError
 from fl_lightning.lab.report import compare, load_runs
@@ -30,17 +30,6 @@ def test_an_option_in_which_runs_of_a_cell_differ_becomes_part_of_the_row(
     comparison = compared(tmp_path)
     assert comparison.rows == ["method", *added]
     assert len({*comparison.row_names}) == len(added) + 1
-
-
-def test_an_option_that_an_older_run_lacks_has_its_default(tmp_path):
-    run(tmp_path / "a", [0.5])
-    run(tmp_path / "b", [0.6], 1, sampling="bernoulli")
-    run(tmp_path / "c", [0.7], 2, sampling="fixed")
-    assert compared(tmp_path).row_names == [
-        "fedavg, sampling fixed",
-        "fedavg, sampling bernoulli",
-        "fedavg, sampling fixed",
-    ]
 
 
 def test_an_edited_user_file_makes_another_row(tmp_path):
@@ -170,32 +159,6 @@ def test_columns_by_a_component_are_by_its_own_options_too(tmp_path):
         ["fedavg", "50.00", "60.00", "70.00"],
         ["scaffold", "50.00", "60.00", ""],
     ]
-
-
-def test_the_columns_of_fedtogas_first_table(tmp_path):
-    """Data, clients, partition, rates and a coefficient differ from column to column."""
-    settings = ("cifar10", 100, 0.997), ("cifar10", 200, 0.9995), ("cifar100", 100, 0.997)
-    splits = (0.6, None), (None, 6)
-    methods = {"fedavg": 0.5, "fedsam": 0.6}
-    for (data, clients, decay), (alpha, classes), algorithm in product(settings, splits, methods):
-        run(
-            tmp_path / f"{data}-{clients}-{alpha}-{classes}-{algorithm}",
-            [methods[algorithm]],
-            algorithm=algorithm,
-            own={"rho": 1 / clients} if algorithm == "fedsam" else {},
-            partition={"name": "label_prior", "alpha": alpha, "classes": classes},
-            **{"data": data, "clients": clients, "participation": 10 / clients, "lr_decay": decay},
-        )
-    table = compared(tmp_path, "data", "clients", "partition.classes").table(["best"])
-    assert [*table.text] == ["method"] + [
-        f"{data}, clients {clients}, partition.classes {classes}"
-        for (data, clients, _), classes in product(settings, ("none", 6))
-    ]
-    assert table.text.to_numpy().tolist() == [
-        ["fedavg", *["50.00"] * 6],
-        ["fedsam", *["60.00"] * 6],
-    ]
-    assert all(best == ["fedsam"] for best in [*marked(table, "best").values()][1:])
 
 
 def test_a_column_that_determines_another_option_is_named_by_itself(tmp_path):

@@ -82,9 +82,8 @@ def test_a_pattern_draws_a_line_for_each_scalar_that_matches(tmp_path):
 
 
 def test_a_name_with_brackets_is_no_pattern(tmp_path):
-    metrics = run(tmp_path / "a", [0.5]) / "metrics.csv"
-    metrics.write_text(metrics.read_text().replace("comm/uplink_mb", "test/class_[a]"))
-    assert drawn(curves(compared(tmp_path), "test/class_[a]")) == [[[1]]]
+    run(tmp_path / "a", [0.5], score="test/class_[a]")
+    assert drawn(curves(compared(tmp_path), "test/class_[a]")) == [[[0.5]]]
 
 
 def test_smooth_curves_are_means_of_the_last_evaluations(tmp_path):

@@ -34,11 +34,7 @@ def test_the_best_of_a_users_metric_is_what_the_runs_say(score, shown, planned, 
     tuned = "methods: {fedavg: {}}\ntune: {lr: [0.1, 0.3]}\n"
     jobs = planned(SMALL + tuned + score)
     for job, number in zip(jobs, (0.2, 0.9), strict=True):
-        finished(job, number)
-        metrics = job.folder / "metrics.csv"
-        metrics.write_text(metrics.read_text().replace("test/accuracy", "test/mcc"))
-        with (job.folder / "environment.yaml").open("a") as file:
-            file.write("scores: {test/mcc: true}\n")
+        finished(job, number, score="test/mcc", larger=True)
     [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
     assert table.text[shown].tolist() == ["0.9000"]
 
@@ -46,9 +42,7 @@ def test_the_best_of_a_users_metric_is_what_the_runs_say(score, shown, planned, 
 def test_values_are_not_tuned_by_a_score_of_unknown_direction(planned, tmp_path):
     jobs = planned(SMALL + "methods: {fedavg: {}}\ntune: {lr: [0.1, 0.3]}\nscore: my/reward\n")
     for job, reward in zip(jobs, (0.2, 0.9), strict=True):
-        finished(job, reward)
-        metrics = job.folder / "metrics.csv"
-        metrics.write_text(metrics.read_text().replace("test/accuracy", "my/reward"))
+        finished(job, reward, score="my/reward")
     with pytest.raises(UserError, match="my/reward"):
         layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
 

@@ -1,10 +1,17 @@
-"""What a table's file or its command cannot mean is refused before a run is made."""
+"""What a table cannot mean is refused before a run is made; processes of the runs."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from tables import METHODS, SMALL
+from tables import METHODS, SMALL, finished
 
 from fl_lightning.__main__ import main
+from fl_lightning.errors import UserError
 from fl_lightning.lab.commands.table import TableOptions
+from fl_lightning.lab.sweep import pool
 
 
 @pytest.mark.parametrize(
@@ -96,3 +103,28 @@ def test_an_option_that_is_swept_twice_has_all_values(tmp_path):
     values = "lr=0.1", "momentum=0.9", "lr=0.3"
     table = TableOptions(str(tmp_path / "table.yaml"), sweep=values).read()
     assert table.column_labels == ["lr 0.1, momentum 0.9", "lr 0.3, momentum 0.9"]
+
+
+def test_every_table_locks_logs_in_one_order_and_each_once(tmp_path, monkeypatch):
+    locked = list[str]()
+    monkeypatch.setattr(pool.fcntl, "flock", lambda file, _: locked.append(Path(file.name).name))
+    stack: Any = [SimpleNamespace(log=tmp_path / name) for name in ("2", "1", "2")]
+    with ExitStack() as opened:
+        logs = pool._logs(stack, opened)
+        assert locked == ["1", "2"]
+        assert [Path(log.name).name for log in logs] == ["2", "1", "2"]
+
+
+def test_a_run_does_not_begin_in_a_folder_that_another_table_has_taken_since(planned):
+    (job, _), (other, _) = planned(SMALL + METHODS), planned(SMALL + METHODS, "--clients", "5")
+    finished(other, 0.5, 0.6)
+    with pytest.raises(UserError, match="give the command again"):
+        job.run()
+
+
+def test_a_run_does_not_begin_once_a_file_of_its_table_was_edited(planned, tmp_path):
+    (job, _) = planned(SMALL + METHODS)
+    (tmp_path / "table.yaml").write_text(SMALL + METHODS + "batch_size: 7\n")
+    with pytest.raises(UserError, match="batch_size was 16 and is now 7"):
+        job.run()
+    assert job.state == "missing"
