@@ -102,3 +102,13 @@ def test_scores_are_of_the_precision_of_training():
             rounded = module(clients.dataset.x).float()
     exactly, expected = (float(F.cross_entropy(out, clients.dataset.y)) for out in (exact, rounded))
     assert metrics["test/loss"] == pytest.approx(expected, rel=1e-6) != exactly
+
+
+def test_every_sample_counts_once(fabric):
+    module = classifier().eval()
+    for found, (count, _) in zip(scores(fabric), SIZES, strict=True):
+        data = samples(count)
+        out = module(data.x).detach()
+        right, loss = (out.argmax(1) == data.y).double().mean(), F.cross_entropy(out, data.y)
+        assert found["test/accuracy"] == pytest.approx(float(right), abs=1e-15)
+        assert found["test/loss"] == pytest.approx(float(loss), rel=1e-6)  # scored in float32

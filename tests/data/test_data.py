@@ -1,6 +1,7 @@
 """Data sets, the batches of a visit, and their augmentation."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from torch import Tensor
 from torchvision.transforms.v2.functional import crop, normalize, pad
 
 from fl_lightning.core.randomness import generator
-from fl_lightning.data import Batches, ClientData, CropFlip, DeviceDataset, Partition
+from fl_lightning.data import Batches, ClientData, CropFlip, DeviceDataset, Partition, schemes
 
 
 def images(n: int = 60, channels: int = 3, size: int = 8) -> DeviceDataset:
@@ -272,3 +273,27 @@ def test_holes_are_centred_on_every_pixel_alike():
     assert (holes.sum((1, 2, 3)) == 1).all()
     share = holes.double().mean((0, 1)) * 15
     assert (share - 1).abs().max() < 0.1
+
+
+def test_holes_have_the_mean_color():
+    augment = CropFlip(padding=0, flip=0.0, cutout=4)
+    gray = torch.full((9, 3, 8, 8), 60, dtype=torch.uint8)
+    data = DeviceDataset(gray, torch.zeros(9).long(), ("a",), (0.5,) * 3, (0.1,) * 3)
+    clients = ClientData(data, Partition.from_lists([range(9)]), augment=augment)
+    x = torch.cat([x for x, _ in clients.visit(0, 0)])
+    in_hole = x == 0  # once normalized
+    assert torch.allclose(x[~in_hole], torch.tensor((60 / 255 - 0.5) / 0.1))
+    assert in_hole.any((1, 2, 3)).all()
+
+
+def test_a_visit_does_not_depend_on_what_was_called_before():
+    train = images(120)
+    partition = schemes.iid(train.y, 4, 0)
+    make = partial(ClientData, batch_size=7, epochs=2, augment=CropFlip(crop=0.5))
+    forth, back = make(train, partition), make(train, partition)
+    calls = [(client, round) for round in range(2) for client in range(4)]
+    state = torch.get_rng_state()
+    first = {call: whole_visit(forth, *call) for call in calls}
+    for call in reversed(calls):
+        assert torch.equal(whole_visit(back, *call), first[call])
+    assert torch.equal(state, torch.get_rng_state())

@@ -14,7 +14,7 @@ from lightning.fabric.accelerators.cuda import CUDAAccelerator
 from lightning.fabric.accelerators.mps import MPSAccelerator
 
 from fl_lightning.distributed import launch
-from fl_lightning.distributed.launch import launch_fabric
+from fl_lightning.distributed.launch import launch_fabric, launch_same_ranks
 from fl_lightning.distributed.launch_options import LaunchOptions
 from fl_lightning.distributed.signals import FIRST_RANK
 from fl_lightning.errors import UserError
@@ -199,3 +199,11 @@ def test_a_rank_that_is_killed_is_named_and_ends_the_run(tmp_path, monkeypatch):
     assert "2 ranks of " in said
     assert "[rank: 1] " in said
     assert "Traceback" not in said
+
+
+def test_a_further_launch_of_other_ranks_is_refused(environment):
+    environment.setattr(launch, "_asked", [("2", 1)])
+    with pytest.raises(UserError, match="devices=2 and num_nodes=1"):
+        launch_same_ranks(LaunchOptions(accelerator="cpu"))
+    environment.setattr(launch, "_asked", [("1", 1)])
+    assert launch_same_ranks(LaunchOptions(accelerator="cpu")).world_size == 1

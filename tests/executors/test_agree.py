@@ -253,3 +253,15 @@ def test_bf16_trains_batchnorm_of_several_clients_too(compiled: int, traces: lis
     moved = everything(one_by_one)["model"] - one_by_one.server.initial_w
     assert (one_by_one.w - stacked.w).norm() < 0.01 * moved.norm()
     assert len(traces) == (1 if compiled else 0)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_executors_agree_under_a_rate_within_the_visit(momentum: float, traces: list[Any]) -> None:
+    """Clients of different lengths are at different rates in the same step, and train together."""
+    local = partial(SGD, lr=0.1, momentum=momentum)
+    algorithm = algorithms.scaffold().replace(local=local, rate=lambda k, K: 2 * (1 - k / K))
+    cohort = {"sampler": lambda *_: [0, 1, 2]}
+    one_by_one = trained(algorithm, **cohort)
+    for executor in (STACKED, partial(TRACED, width=3)):
+        assert_agree(one_by_one, trained(algorithm, executor=executor, **cohort))
+    assert len(traces) == 1

@@ -150,3 +150,16 @@ def test_without_a_compiler_the_first_line_of_its_error_is_shown(
     monkeypatch.setattr(torch._inductor, "compile", lacking)
     with pytest.raises(ModelError, match=r"\(RuntimeError: no working C\+\+ compiler found\).*--c"):
         round_after_round(federation(algorithms.fedavg(), executor=TRACED))
+
+
+@pytest.mark.parametrize(
+    ("name", "local", "width"),
+    [("fedtoga", hard, 2), ("fedrcl", descending, 2), ("fedsmoo", descending, 1)],
+)
+def test_steps_of_one_and_of_several_clients_are_one_trace(
+    name: str, local: Any, width: int, traces: list[Any]
+) -> None:
+    """Plain SGD is part of it."""
+    executor = partial(TRACED, width=width)
+    assert_agree(*eager_and(executor, local(EVERY_ALGORITHM[name])))
+    assert len(traces) == 1

@@ -10,6 +10,7 @@ import torch
 from executors import COMPILED, STACKED, TRACED, Around, assert_agree
 from problems import EVERY_ALGORITHM, classification, classifier, federation, term, trained
 from torch import Tensor, nn
+from torchvision.models import VisionTransformer
 from torchvision.ops import StochasticDepth
 
 from fl_lightning import (
@@ -144,3 +145,17 @@ def test_trying_the_model_changes_nothing() -> None:
     assert all(value.equal(state[name]) for name, value in module.state_dict().items())
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
     assert torch.get_rng_state().equal(generator)
+
+
+def transformer() -> nn.Module:
+    torch.manual_seed(1)
+    sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 4, "mlp_dim": 4, "num_classes": 3}
+    model = VisionTransformer(4, 2, dropout=0.2, attention_dropout=0.2, **sizes)
+    nn.init.normal_(model.heads.head.weight)
+    return model.double()
+
+
+def test_stacked_clients_agree_on_a_vision_transformer() -> None:
+    given = {"clients": classification(shape=(3, 4, 4)), "rounds": 1}
+    expected = trained(Algorithm(), module=transformer(), **given)
+    assert_agree(trained(Algorithm(), module=transformer(), executor=STACKED, **given), expected)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from problems import classification, everything, federation, hard, vec
+from problems import classification, close, everything, federation, hard, vec
 from torch import Tensor
 
 from fl_lightning import Algorithm, DivergenceError
@@ -186,3 +186,23 @@ def test_numbers_that_exact_sums_cannot_hold_count_as_diverged():
         exact.train_round()
     plain.train_round()
     assert all(value.double().isfinite().all() for value in everything(plain).values())
+
+
+def means(total: RoundSums) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Progress, message, statistics and the number of batches seen."""
+    (progress, _), ((message,),), buffers, _ = total.means()
+    return progress, message, buffers["mean"], buffers["seen"]
+
+
+def test_means_leave_out_a_skipped_client_and_its_weight():
+    """Two clients with weights 0.5 and 1; messages are averaged without weights."""
+    first, second = result(1.0, 2.0, 3.0, 4.0, 5), result(2.0, 4.0, 7.0, 8.0, 8)
+    total = summed((first, 0.5), (second, 1.0), (result(nan), 1.5))
+    progress, message, mean, seen = means(total)
+    close(progress, (0.5 * 1 + 1.0 * 2) / 1.5, -1)
+    close(message, (3 + 7) / 2)
+    close(mean, (0.5 * 4 + 1.0 * 8) / 1.5)
+    assert seen == (0.5 * 5 + 1.0 * 8) / 1.5
+    loss, squared = total.means()[-1]
+    assert float(loss) == (2 + 4) / 2
+    assert float(squared) == (0.5 * (1 + 1) + 1.0 * (4 + 1)) / 1.5

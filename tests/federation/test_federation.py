@@ -19,6 +19,7 @@ from problems import (
     Left,
     classification,
     classifier,
+    distances,
     federation,
     hard,
     rows,
@@ -258,3 +259,14 @@ def test_a_temporary_client_store_goes_with_its_federation(tmp_path, monkeypatch
     del run
     gc.collect()
     assert not list(tmp_path.iterdir())
+
+
+@EXECUTORS
+def test_an_evaluation_between_rounds_changes_nothing(executor):
+    """Though it leaves the module in evaluation mode."""
+    run, other = (federation(hard(Algorithm()), executor=executor) for _ in range(2))
+    for _ in range(2):
+        run.load_global()
+        run.train_round()
+        other.train_round()
+    assert not any(distances(run, other).values())

@@ -247,3 +247,18 @@ def test_an_error_of_one_rank_keeps_its_traceback_and_the_other_ends(place, othe
     assert codes == [2, 1], said
     assert "RuntimeError: bad luck\n" + (f"{when}\n" if when else "") in said
     assert other in said
+
+
+class Noisy(nn.Module):
+    """Draws from PyTorch's own generator."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(x)
+
+
+def test_the_dry_run_of_a_model_changes_neither_statistics_nor_random_numbers():
+    module = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), Noisy(), nn.Linear(8, 3)).double()
+    before, state = {k: v.clone() for k, v in module.state_dict().items()}, torch.get_rng_state()
+    federation(Algorithm(), module=module, clients=classification((7, 9)))
+    assert torch.get_rng_state().equal(state)
+    assert all(module.state_dict()[k].equal(v) for k, v in before.items())

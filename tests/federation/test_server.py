@@ -3,6 +3,7 @@
 from contextlib import nullcontext
 from copy import deepcopy
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ from regressions import line
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, SequentialExecutor, algorithms
+from fl_lightning import Algorithm, SequentialExecutor, Term, algorithms
 from fl_lightning.core.curves import exponential
 from fl_lightning.core.vector import Layout
 from fl_lightning.federation.server import Server, copy_of
@@ -231,3 +232,35 @@ def test_a_method_with_a_horizon_keeps_its_number_of_rounds():
         longer = federation(algorithm, rounds=4)
         with pytest.raises(ValueError, match="rounds 3, this run 4") if refused else nullcontext():
             longer.load_state_dict(state)
+
+
+def test_the_state_of_another_frozen_part_is_refused():
+    state = federation(Algorithm(), module=half_frozen()).state_dict()
+    with pytest.raises(ValueError, match=r"outer.weight is frozen and has other values"):
+        federation(Algorithm(), module=half_frozen(4)).load_state_dict(state)
+
+
+class Noisy(Term):
+    """Draws at the server."""
+
+    def update(self, delta, message, v):
+        return delta + torch.randn_like(delta)
+
+
+def new_server(*terms: Term, module: nn.Module | None = None, **options: Any) -> Server:
+    """Of a linear model with two weights, both 0, if no module is given."""
+    module = module or line()
+    algorithm = Algorithm(*terms, server=partial(SGD, lr=2.0, momentum=0.5))
+    return Server(module, Layout(module), algorithm, **options)
+
+
+def test_what_the_server_draws_depends_on_seed_and_round_alone():
+    """And not on the process, so that all ranks draw the same."""
+
+    def drawn(process: int, seed: int) -> list[Tensor]:
+        torch.manual_seed(process)
+        return steps(new_server(Noisy(), seed=seed), 2)
+
+    once, again, other = drawn(1, 0), drawn(2, 0), drawn(1, 1)
+    assert all(mine.equal(theirs) for mine, theirs in zip(once, again, strict=True))
+    assert not any(torch.allclose(once[0], draw, rtol=1e-3) for draw in (once[1], *other))

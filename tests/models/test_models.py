@@ -257,3 +257,18 @@ def test_resnets_last_stage_computes_with_the_centres_of_its_kernels(
     monkeypatch.setattr(F, "conv2d", noting)
     resnet18_gn()(torch.zeros(2, 3, 32, 32))
     assert used >= {(512, 512, 1, 1), (512, 256, 2, 2)}
+
+
+def test_nor_does_it_where_clients_are_stacked() -> None:
+    plain = nn.Conv2d(3, 4, 3, padding=1).double()
+    weights = {name: torch.randn(5, *p.shape).double() for name, p in plain.named_parameters()}
+    x = torch.randn(5, 2, 3, 1, 2).double()
+
+    def gradients(conv: nn.Module) -> Any:
+        def loss(weights: dict[str, Tensor], x: Tensor) -> Tensor:
+            return functional_call(conv, weights, x).square().sum()
+
+        return vmap(grad(loss))(weights, x)
+
+    shorter = gradients(with_trimmed_convs(deepcopy(plain)))
+    torch.testing.assert_close(shorter, gradients(plain), rtol=0, atol=1e-10)

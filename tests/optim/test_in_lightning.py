@@ -11,12 +11,23 @@ import torch
 import torch.nn.functional as F
 from lightning import LightningModule, Trainer
 from lightning.fabric import Fabric
-from lightning.pytorch.callbacks import StochasticWeightAveraging
-from optimizers import EXACT, assert_equal, batches, network, same_bits, train, weights, wrappers
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
+from optimizers import (
+    EXACT,
+    assert_equal,
+    batches,
+    closure_of,
+    network,
+    same_bits,
+    train,
+    weights,
+    wrappers,
+)
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics import SumMetric
 
 from fl_lightning.optim import LESAM, SAM
 
@@ -24,9 +35,9 @@ from fl_lightning.optim import LESAM, SAM
 class Classifier(LightningModule):
     """Counts training steps and records the gradient norms of the base optimizer's steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: torch.dtype = torch.float64):
         super().__init__()
-        self.model = network()
+        self.model = network(dtype)
         self.passes, self.rates, self.norms = 0, [], []
 
     def training_step(self, batch: list[Tensor], index: int) -> Tensor:
@@ -46,7 +57,7 @@ class Classifier(LightningModule):
 
 def fit(lit: Classifier, checkpoint: Path | None = None, **settings: Any) -> Trainer:
     """Two epochs of three batches."""
-    x, y = (torch.cat(parts) for parts in zip(*batches(3), strict=True))
+    x, y = (torch.cat(parts) for parts in zip(*batches(3, lit.model[0].weight.dtype), strict=True))
     parts = ("checkpointing", "progress_bar", "model_summary")
     quiet: dict[str, Any] = {"logger": False, **{f"enable_{part}": False for part in parts}}
     trainer = Trainer(accelerator="cpu", max_epochs=2, **quiet, **settings)
@@ -212,3 +223,49 @@ def test_lesam_turns_also_through_fabrics_wrapper(fabric: Fabric):
     fabric_train(fabric, model, optimizer, batches(2))
     train(other, LESAM(SGD(other.parameters(), lr=0.1), direction, rho=0.5), batches(2))
     assert_equal(model, other)
+
+
+def test_accumulating_over_batches_is_refused_from_the_second_epoch_on():
+    lit = Classifier()
+    with pytest.raises(ValueError, match=r"accumulate_grad_batches=1"):
+        fit(lit, callbacks=[GradientAccumulationScheduler({1: 2})])
+    assert len(lit.norms) == 3
+
+
+def test_trainer_trains_in_bf16_mixed():
+    lit, start = Classifier(torch.float32), network(torch.float32)
+    fit(lit, precision="bf16-mixed")
+    x, y = batches(1, torch.float32)[0]
+    assert F.cross_entropy(lit.model(x), y) < F.cross_entropy(start(x), y)
+    assert lit.passes == 12
+
+
+class Logged(Classifier):
+    """Logs losses and counts samples in each pass, and in the first pass of each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = nn.ModuleDict({name: SumMetric() for name in ("first", "every")})
+
+    def training_step(self, batch: list[Tensor], index: int) -> Tensor:
+        loss = super().training_step(batch, index)
+        for name in ["first", "every"] if self.optimizers().first_pass else ["every"]:
+            self.counts[name].update(len(batch[0]))
+            self.log(name, loss, on_step=False, on_epoch=True)
+            self.log(f"count {name}", self.counts[name], on_step=False, on_epoch=True)
+        return loss
+
+
+def test_the_first_pass_logs_the_loss_of_the_model_and_counts_each_sample_once():
+    lit, plain = Logged(), network()
+    trainer = fit(lit)
+    optimizer = SAM(SGD(plain.parameters(), lr=1.0, momentum=0.9), rho=0.1)
+    losses = []
+    for step, (x, y) in enumerate(batches(3) * 2):
+        optimizer.param_groups[0]["lr"] = 0.1 / (step + 1)
+        losses.append(optimizer.step(closure_of(plain, optimizer, x, y)).item())
+    logged = trainer.callback_metrics
+    assert logged["first"].item() == pytest.approx(sum(losses[3:]) / 3)
+    assert logged["every"] > logged["first"] + 0.001
+    assert (logged["count first"], logged["count every"]) == (48, 96)
+    assert trainer.optimizers[0].first_pass

@@ -205,3 +205,24 @@ def test_a_round_that_is_logged_twice_is_added_to_without_the_rows_before(tmp_pa
         "mine": {1: 0.125, 2: 0.5, 3: 0.5},
         "test/loss": {1: 2.0, 2: 2.0, 3: 3.0},
     }
+
+
+def test_rows_after_those_that_are_saved_are_dropped(tmp_path):
+    path = tmp_path / "metrics.csv"
+    path.write_text(written(path)[:-4])
+    MetricsCSV(path, after=2).log_metrics({"test/accuracy": 0.5}, 3)
+    assert read_scalars(path)["test/accuracy"] == {1: 0.1, 2: 0.2, 3: 0.5}
+
+
+def test_scores_of_a_last_round_go_when_another_follows(tmp_path):
+    path = tmp_path / "metrics.csv"
+    logger = MetricsCSV(path)
+    logger.log_metrics({"a": 1.0, "b": 2.0}, 1)
+    logger.log_metrics({"personal/accuracy_1": 0.5}, 1)
+    MetricsCSV(path, 1, ["b"]).log_metrics({"a": 3.0, "c": 4.0}, 2)
+    assert read_scalars(path) == {
+        "a": {1: 1.0, 2: 3.0},
+        "b": {},
+        "personal/accuracy_1": {},
+        "c": {2: 4.0},
+    }

@@ -12,7 +12,7 @@ from torch.optim import AdamW as TorchAdamW
 
 from fl_lightning import Algorithm, algorithms
 from fl_lightning.algorithms.registry import ALGORITHMS
-from fl_lightning.terms import AdamW
+from fl_lightning.terms import AdamW, Muon
 from fl_lightning.terms.matrix import newton_schulz, polar
 
 
@@ -80,3 +80,25 @@ def test_a_warm_second_moment_is_corrected_by_the_steps_of_all_rounds() -> None:
     view = type("View", (), {**state, "layout": of, "round": 3, "steps": 10})
     direction = AdamW("whole", decay=0.0).gradient(lambda w: ones, 0 * ones, view)
     torch.testing.assert_close(direction, ones)
+
+
+def test_muon_sends_a_momentum_of_low_rank() -> None:
+    term, of = Muon("whole", rank=0.5), layout(nn.Linear(20, 10))
+    sent = term.sent(torch.randn(of.size), type("View", (), {"layout": of}))
+    weight, bias = of.split(sent)
+    assert torch.linalg.matrix_rank(weight) == int(0.5 * 10 * 20 / 31)
+    assert not bias.any()
+
+
+def test_newton_and_schulz_scale_an_orthogonal_matrix_and_bring_singular_values_near_1() -> None:
+    Q = torch.linalg.qr(matrix(9, 5))[0]
+    for Z in (Q, Q.T):
+        O = newton_schulz(Z, 1)
+        torch.testing.assert_close(O / O.norm(), Z / Z.norm())
+    for Z in (matrix(20, 30), matrix(30, 20), matrix(30, 20).view(30, 5, 2, 2)):
+        O = newton_schulz(Z)
+        assert O.shape == Z.shape
+        values = torch.linalg.svdvals(O.flatten(1))
+        assert 0.6 < values.min() < values.max() < 1.3
+        angle = torch.linalg.svdvals(polar(Z).flatten(1).T @ O.flatten(1))
+        torch.testing.assert_close(angle.sum(), values.sum())  # the same singular vectors

@@ -1,18 +1,42 @@
 """Perturbations against numbers worked out by hand."""
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
 from oracles import Asked, direction_of, view
-from problems import Recorder, classifier, close, federation, round_after_round, term, trained, vec
+from problems import (
+    Recorder,
+    classification,
+    classifier,
+    close,
+    federation,
+    round_after_round,
+    term,
+    trained,
+    vec,
+)
 from regressions import layout, regression
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fl_lightning import Algorithm, Term, TermError, algorithms
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.vector import Layout
-from fl_lightning.terms import ASAM, GSAM, LESAM, MSAM, SAM, SMOO, TOGA, LastRound, Neighbor, VaSSO
+from fl_lightning.terms import (
+    ASAM,
+    GSAM,
+    LESAM,
+    MSAM,
+    SAM,
+    SMOO,
+    TOGA,
+    LastRound,
+    Neighbor,
+    Proximal,
+    VaSSO,
+)
 
 
 def test_sam_mixes_the_plain_gradient_in() -> None:
@@ -167,3 +191,44 @@ def test_a_perturbation_is_rho_long_and_a_zero_direction_perturbs_by_zero(term: 
 def test_eps_is_added_to_the_norm_that_a_perturbation_is_divided_by(term: Any) -> None:
     short = [displacement(term(0.5, eps=eps), vec(1, 1), vec(3, 2)) for eps in (1e6, 2e6)]
     assert short[0] / short[1] == pytest.approx(2, rel=1e-3)
+
+
+def test_sam_on_moves_normalization_layers_alone() -> None:
+    """As PyTorch computes it; a model without them is refused before the first round."""
+    module = classifier(dropout=0.0)
+    run = federation(
+        Algorithm(SAM(rho=0.3, part="norm")),
+        module=module,
+        clients=classification([5], steps=1),
+        sampler=lambda *_: [0],
+        decays=False,
+    )
+    x, y = run.clients.visit(0, 0)[0]
+    by_hand = deepcopy(module).train()
+    own = dict(by_hand.named_parameters())
+
+    def gradients() -> dict[str, Tensor]:
+        g = torch.autograd.grad(F.cross_entropy(by_hand(x), y), [*own.values()])
+        return dict(zip(own, g, strict=True))
+
+    up = {name: g for name, g in gradients().items() if name.startswith("norm.")}
+    assert sorted(up) == ["norm.bias", "norm.weight"]
+    length = torch.cat([g.flatten() for g in up.values()]).norm()
+    with torch.no_grad():
+        for name, g in up.items():
+            own[name] += 0.3 * g / length
+    direction = torch.cat([g.flatten() for g in gradients().values()])
+    before = run.w.detach().clone()
+    run.train_round()
+    torch.testing.assert_close(run.w.detach(), before - 0.1 * direction, rtol=0, atol=1e-12)
+    with pytest.raises(TermError, match="normalization layer"):
+        federation(Algorithm(SAM(part="norm")), module=classifier(norm=False))
+
+
+@pytest.mark.parametrize(
+    "inner", [LESAM(), Proximal(), Neighbor(SAM())], ids=lambda term: type(term).__name__
+)
+def test_a_term_that_does_not_ascend_along_the_gradient_has_no_neighbor(inner: Term) -> None:
+    v = view(R=vec(0, 0), e=vec(0, 0), anchor=vec(0, 0))
+    with pytest.raises(TermError, match=rf"{type(inner).__name__} has no ascent.*such as SAM"):
+        direction_of(Neighbor(inner), v)

@@ -2,12 +2,24 @@
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from executors import STACKED, TRACED, assert_agree
-from problems import federation, hard, round_after_round, rows, server, term, trained, vec
+from problems import (
+    everything,
+    federation,
+    hard,
+    on_two_ranks,
+    round_after_round,
+    rows,
+    server,
+    term,
+    trained,
+    vec,
+)
 from regressions import all_three, regression
 from torch import Tensor
 
@@ -174,3 +186,16 @@ def test_a_move_that_is_not_a_number_is_not_hidden() -> None:
         run = federation(Algorithm(poisoned, compressing))
         with pytest.raises(DivergenceError):
             run.train_round()
+
+
+@pytest.mark.parametrize("name", ["topk, quantize", "personal, sign"])
+def test_two_ranks_send_the_same_bits_as_one(name: str, tmp_path: Path) -> None:
+    """Under `deterministic`, draws, rests and sizes included."""
+
+    def run(fabric: Any = None) -> dict[str, Any]:
+        algorithm, folder = hard(Algorithm(*TERMS[name])), tmp_path / str(fabric is None)
+        made = federation(algorithm, deterministic=True, fabric=fabric, state_dir=folder)
+        sizes = [made.train_round()["comm/uplink_mb"] for _ in range(3)]
+        return {"sizes": sizes} | {name: kept.tolist() for name, kept in everything(made).items()}
+
+    assert [run()] * 2 == [*on_two_ranks(run)]

@@ -177,3 +177,11 @@ def test_eps_keeps_the_displacement_of_a_head_small_where_its_gradient_is() -> N
         for eps in (1e3, 2e3)
     ]
     torch.testing.assert_close(moved[0], 2 * moved[1], rtol=1e-2, atol=1e-9)
+
+
+def test_strength_is_the_movement_over_the_norm_of_a_parameter_or_of_its_columns() -> None:
+    moved = torch.tensor([[3.0, -3.0, 0.0], [4.0, 0.0, 0.0]], dtype=torch.float64)
+    close(relative_move(moved, "tensor").flatten(), *(x / 34**0.5 for x in (3, 3, 0, 4, 0, 0)))
+    close(relative_move(moved, "column").flatten(), 0.6, 1, 0, 0.8, 0, 0)
+    close(relative_move(vec(3, -4), "column"), 0.6, 0.8)
+    assert [relative_move(vec(-3)[0], per) for per in ("tensor", "column")] == [1, 1]

@@ -3,7 +3,8 @@
 import pytest
 import torch
 from analyzed import blobs, network
-from torch import Tensor
+from scipy.sparse.linalg import eigsh
+from torch import Tensor, nn
 
 from fl_lightning.lab.analysis import (
     Hessian,
@@ -127,3 +128,21 @@ def test_a_line_ends_in_both_models_and_moves_their_statistics():
 def test_models_of_other_layers_are_refused():
     with pytest.raises(ValueError, match="layers"):
         interpolate(network(), torch.nn.Linear(2, 2), blobs())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_curvlinops_agrees():
+    """Without LayerNorm, for which curvlinops 3.0.1 differs from finite differences."""
+    curvlinops = pytest.importorskip("curvlinops")
+    layers = nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3)
+    module, data = nn.Sequential(*layers).double(), blobs()
+    loss = MeanLoss(module, data, batch_size=7)
+    batches = [(data.inputs(i), data.y[i]) for i in loss.index.split(10)]
+    theirs = curvlinops.HessianLinearOperator(
+        module.eval(), nn.CrossEntropyLoss(), [*module.parameters()], batches
+    )
+    v = torch.randn(loss.layout.size, dtype=torch.float64)
+    torch.testing.assert_close(loss.hvp(loss.weights, v), theirs @ v, rtol=1e-4, atol=1e-8)
+    top = eigsh(theirs.to_scipy(), 5, which="LA")[0][::-1].copy()
+    eigenvalues = hessian(loss, top=5, vectors=1, steps=1).eigenvalues
+    torch.testing.assert_close(eigenvalues, torch.from_numpy(top), rtol=1e-4, atol=0)
