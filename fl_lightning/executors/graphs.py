@@ -10,19 +10,26 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.core.substitution import substituted
-from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
 from fl_lightning.errors import ModelError, first_sentence
-from fl_lightning.executors.executor import Buffers, ClientResult, ClientTask, RoundInputs, Visit
+from fl_lightning.executors.executor import ClientResult, ClientTask, RoundInputs, Visit
 from fl_lightning.executors.local_step import LocalStep, SharedArgs
 from fl_lightning.executors.replay import ReplayedStep, copied, write
 from fl_lightning.executors.sequential import SequentialExecutor
 from fl_lightning.executors.stackable import try_in_parallel
-from fl_lightning.executors.stacked import StackedExecutor, by_run, shared_args, stack, unstack
+from fl_lightning.executors.stacked import (
+    Begun,
+    Ended,
+    StackedExecutor,
+    by_run,
+    shared_args,
+    stack,
+    unstack,
+)
 
 
 class GraphExecutor(StackedExecutor):
@@ -116,17 +123,14 @@ class GraphExecutor(StackedExecutor):
         self,
         local_step: LocalStep,
         tasks: Sequence[ClientTask],
-        client_facts: dict[str, Any],
-        states: list[States],
-        received: Buffers,
+        begun: Begun,
         shared: SharedArgs,
         full: bool,
-    ) -> tuple[Tensor, list[States], Buffers, Tensor]:
+    ) -> Ended:
         """The steps of clients that are rows of one program."""
-        begun = client_facts, states, received
         self._share(local_step, shared)
         step = self._step(local_step, 0, begun)
-        step.begin(tasks, *begun)
+        step.begin(tasks, begun)
         for k in range(step.count):
             step.take(k)
         return step.end()
@@ -146,7 +150,7 @@ class GraphExecutor(StackedExecutor):
                 facts = {**task.facts, "origin": visit.facts["origin"]}
                 begun = stack([(facts, visit.states, visit.buffers)])
                 steps.append(self._step(local_step, i, begun))
-                steps[-1].begin([task], *begun)
+                steps[-1].begin([task], begun)
             for k in range(max(step.count for step in steps)):
                 for step in steps:
                     if k < step.count:
@@ -162,14 +166,9 @@ class GraphExecutor(StackedExecutor):
         else:
             self._shared[local_step] = copied(shared)
 
-    def _step(
-        self,
-        local_step: LocalStep,
-        branch: int,
-        begun: tuple[dict[str, Any], list[States], Buffers],
-    ) -> ReplayedStep:
+    def _step(self, local_step: LocalStep, branch: int, begun: Begun) -> ReplayedStep:
         """The step of a branch, of as many clients as have begun."""
         key = local_step, branch, len(begun[0]["origin"])
         if key not in self._replayed:
-            self._replayed[key] = ReplayedStep(local_step, self._shared[local_step], *begun)
+            self._replayed[key] = ReplayedStep(local_step, self._shared[local_step], begun)
         return self._replayed[key]

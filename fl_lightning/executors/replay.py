@@ -10,12 +10,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.core.device import to_device_async
-from fl_lightning.core.term import States
 from fl_lightning.core.vector import copy
-from fl_lightning.executors.executor import Buffers, ClientTask
+from fl_lightning.executors.executor import ClientTask
 from fl_lightning.executors.local_step import LocalStep, SharedArgs, weight_decay
 from fl_lightning.executors.stackable import refused_draws
-from fl_lightning.executors.stacked import optimizers_of, stack, step_rows
+from fl_lightning.executors.stacked import Begun, Ended, optimizers_of, stack, step_rows
 
 Call = Callable[[], None]
 
@@ -40,9 +39,7 @@ class ReplayedStep:
     Args:
         local_step: The step.
         shared: The arguments that all clients share: static tensors, which the caller writes.
-        client_facts: Facts of any visit, with a row for each client, as are the next two.
-        states: States of any visit.
-        received: Buffers that any visit begins with.
+        begun: What any visit begins with.
 
     Attributes:
         stream: Where the steps run; None on a CPU.
@@ -50,15 +47,8 @@ class ReplayedStep:
     """
 
     @torch.no_grad()
-    def __init__(
-        self,
-        local_step: LocalStep,
-        shared: SharedArgs,
-        client_facts: dict[str, Any],
-        states: list[States],
-        received: Buffers,
-    ):
-        w = client_facts["origin"]
+    def __init__(self, local_step: LocalStep, shared: SharedArgs, begun: Begun):
+        w = begun[0]["origin"]
         self._algorithm, self._compiled = local_step.algorithm, local_step.executor.compiled
         decay = weight_decay(self._algorithm.local([nn.Parameter(w[0])]))
         self._descends = decay is not None
@@ -68,7 +58,7 @@ class ReplayedStep:
             if self._descends
             else (local_step.direction, local_step.compiled_direction)
         )
-        self._kept = copied((w, client_facts, states, received, received))
+        self._kept = copied((w, *begun, begun[2]))  # the buffers once more, as received
         self._lrs = w.new_zeros(len(w))
         self._moved = self._kept[0] if self._descends else torch.zeros_like(self._kept[0])
         self._total: Tensor | None = None
@@ -78,16 +68,10 @@ class ReplayedStep:
         self._pool = torch.cuda.graph_pool_handle() if w.is_cuda else None
 
     @torch.no_grad()
-    def begin(
-        self,
-        tasks: Sequence[ClientTask],
-        client_facts: dict[str, Any],
-        states: list[States],
-        received: Buffers,
-    ) -> None:
+    def begin(self, tasks: Sequence[ClientTask], begun: Begun) -> None:
         """Begin the visits of as many clients, with equal steps."""
-        w = client_facts["origin"]
-        write(self._kept, (w, client_facts, states, received, received))
+        w = begun[0]["origin"]
+        write(self._kept, (w, *begun, begun[2]))
         if self._total is not None:
             self._total.zero_()
         self._tasks, self.count = tasks, len(tasks[0].lrs)
@@ -111,8 +95,8 @@ class ReplayedStep:
                 step_rows(rows, self._moved.clone())  # which it may keep or change
 
     @torch.no_grad()
-    def end(self) -> tuple[Tensor, list[States], Buffers, Tensor]:
-        """End the visits: weights, states, buffers, and the means of what was observed."""
+    def end(self) -> Ended:
+        """End the visits."""
         if self.stream:
             torch.cuda.current_stream().wait_stream(self.stream)
         assert self._total is not None  # a visit has a step

@@ -24,6 +24,12 @@ from fl_lightning.executors.stackable import try_in_parallel
 
 K = TypeVar("K")
 
+Begun = tuple[dict[str, Any], list[States], Buffers]
+"""What clients begin their steps with, a row for each: their facts, states and buffers."""
+
+Ended = tuple[Tensor, list[States], Buffers, Tensor]
+"""What they end with: weights, states, buffers, and the means of what was observed."""
+
 
 class StackedExecutor(Executor):
     """Trains up to `width` clients as one program under `vmap`.
@@ -121,9 +127,8 @@ class StackedExecutor(Executor):
             )
             step = self.local_step(method, batched=of_runs or self.width > 1, of_runs=of_runs)
             full = all(len(mine) >= run.group for run, mine in by_run(received, tasks))
-            w, states, after, means = self._steps(
-                step, tasks, client_facts, states, buffers, shared, full
-            )
+            begun = client_facts, states, buffers
+            w, states, after, means = self._steps(step, tasks, begun, shared, full)
             progress = w - origin
             returned = vmap(send)(progress, w, client_facts, states)
         kept = {name: after[name] for name in received[0].buffers}
@@ -135,12 +140,11 @@ class StackedExecutor(Executor):
         self,
         local_step: LocalStep,
         tasks: Sequence[ClientTask],
-        client_facts: dict[str, Any],
-        states: list[States],
-        received: Buffers,
+        begun: Begun,
         shared: SharedArgs,
         full: bool,
-    ) -> tuple[Tensor, list[States], Buffers, Tensor]:
+    ) -> Ended:
+        client_facts, states, received = begun
         matrix, buffers = client_facts["origin"].clone(), received
         rows = [nn.Parameter(row) for row in matrix]
         optimizers = optimizers_of(local_step.algorithm.local, rows)
