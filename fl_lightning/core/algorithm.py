@@ -33,6 +33,9 @@ Rate = Callable[[int, int], float]
 Facts = Mapping[str, Any]
 """The facts of a view, by name (see `View`)."""
 
+AllStates = Sequence[States]
+"""The states of all terms, a dictionary for each."""
+
 
 class Sent(NamedTuple):
     """What the server receives of a client's move.
@@ -188,10 +191,10 @@ class Algorithm:
         return f"Algorithm({', '.join(map(_shown, self.terms))})"
 
     # The hooks of all terms as pure functions: views live only inside, so vmap sees tensors only.
-    # `states` are one client's (client and local); all states are a dictionary for each term.
+    # `states` are one client's (client and local).
 
     def start(
-        self, w: Tensor, facts: Facts, states: Sequence[States], server_states: Sequence[States]
+        self, w: Tensor, facts: Facts, states: AllStates, server_states: AllStates
     ) -> tuple[Tensor, list[States]]:
         """The model where a client starts after receiving `w`, and the client's states."""
         views = self._views(facts, states, server_states)
@@ -200,12 +203,7 @@ class Algorithm:
         return w, [view._states() for view in views]
 
     def gradient(
-        self,
-        oracle: Oracle,
-        w: Tensor,
-        facts: Facts,
-        states: Sequence[States],
-        server_states: Sequence[States],
+        self, oracle: Oracle, w: Tensor, facts: Facts, states: AllStates, server_states: AllStates
     ) -> tuple[Tensor, list[States]]:
         """The direction of one local step at `w`, and the client's states."""
         views = self._views(facts, states, server_states)
@@ -214,12 +212,7 @@ class Algorithm:
         return oracle(w), [view._states() for view in views]
 
     def send(
-        self,
-        delta: Tensor,
-        w: Tensor,
-        facts: Facts,
-        states: Sequence[States],
-        server_states: Sequence[States],
+        self, delta: Tensor, w: Tensor, facts: Facts, states: AllStates, server_states: AllStates
     ) -> tuple[Sent, list[Any], list[States]]:
         """What the server receives of a visit that ended at `w`, `delta` away from its start.
 
@@ -241,7 +234,7 @@ class Algorithm:
         return sent, *self.report(w, {**facts, "weight": sent.weight}, states, server_states)
 
     def report(
-        self, w: Tensor, facts: Facts, states: Sequence[States], server_states: Sequence[States]
+        self, w: Tensor, facts: Facts, states: AllStates, server_states: AllStates
     ) -> tuple[list[Any], list[States]]:
         """One message a term, of the model `w` that the server sees, and the client's states."""
         views = self._views(facts, states, server_states)
@@ -249,7 +242,7 @@ class Algorithm:
         return messages, [view._states() for view in views]
 
     def personal(
-        self, w: Tensor, facts: Facts, states: Sequence[States], server_states: Sequence[States]
+        self, w: Tensor, facts: Facts, states: AllStates, server_states: AllStates
     ) -> Tensor:
         """The model that a client uses for itself when the global one is `w`."""
         views = self._views(facts, states, server_states)
@@ -258,7 +251,7 @@ class Algorithm:
         return w
 
     def update(
-        self, delta: Tensor, means: Sequence[Any], facts: Facts, server_states: Sequence[States]
+        self, delta: Tensor, means: Sequence[Any], facts: Facts, server_states: AllStates
     ) -> tuple[Tensor, list[States]]:
         """The update for the server's optimizer, and the server's states."""
         views = self._views(facts, server_states)
@@ -275,7 +268,7 @@ class Algorithm:
         steady = (term for term in self.terms if not curves_in(term))
         return [line for term in steady for line in term.summary_lines(*views)]
 
-    def _views(self, facts: Facts, *states: Sequence[States]) -> list[View]:
+    def _views(self, facts: Facts, *states: AllStates) -> list[View]:
         """A view for each term, of states to assign and of states to read only."""
         return [View(facts, *of_term) for of_term in zip(*states, strict=True)]
 
