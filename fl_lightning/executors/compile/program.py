@@ -93,8 +93,8 @@ class Program:
 
         fake = FakeTensorMode(shape_env=ShapeEnv())
         with tracing(TracingContext(fake)):
-            examples = [fake.from_tensor(t, static_shapes=True) for t in tensors]
-            return _inductor.compile(graph, examples, options), out[0]
+            inputs: list[Any] = [fake.from_tensor(t, static_shapes=True) for t in tensors]
+            return _inductor.compile(graph, inputs, options), out[0]
 
 
 def _flatten(tree: Any, leaves: list[Any]) -> Structure:
