@@ -1,6 +1,6 @@
 """Methods whose local steps are one program: they differ in numbers alone, which become tensors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from math import isfinite
@@ -83,22 +83,20 @@ def _leaves(algorithm: Algorithm) -> list[tuple[Place, str, Any]]:
     ]
 
 
-def _fields(thing: Any) -> list[tuple[tuple[str, ...], Any]]:
-    found = list[tuple[tuple[str, ...], Any]]()
+def _fields(thing: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     declared = fields(thing) if is_dataclass(thing) else ()
     own = getattr(thing, "__dict__", {})
-    others = own.keys() - {field.name for field in declared}
-    found += [((name,), _text(own[name])) for name in others]  # none of them becomes a tensor
+    for name in own.keys() - {field.name for field in declared}:
+        yield (name,), _text(own[name])  # it becomes no tensor
     for field in declared:
         value = getattr(thing, field.name)
         if is_dataclass(value) and not isinstance(value, type | Curve):
-            found.append(((field.name,), _class_text(type(value))))
-            found += [((field.name, *path), inner) for path, inner in _fields(value)]
+            yield (field.name,), _class_text(type(value))
+            yield from (((field.name, *path), inner) for path, inner in _fields(value))
             continue
         if isinstance(value, int) and _takes_floats(evaluated(type(thing), field.name, field.type)):
             value = float(value)
-        found.append(((field.name,), value))
-    return found
+        yield (field.name,), value
 
 
 def _class_text(of: type) -> str:
