@@ -8,14 +8,7 @@ from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import NonNegativeFloat, checked
 from fl_lightning.core.term import Term
-from fl_lightning.terms import LESAM, SMOO, TOGA, ControlVariate, LastRound, Neighbor
-from fl_lightning.terms.released import (
-    ReleasedControlVariate,
-    ReleasedLastRound,
-    ReleasedSMOO,
-    ReleasedTOGA,
-    UnclippedPull,
-)
+from fl_lightning.terms import LESAM, SMOO, TOGA, ControlVariate, LastRound, Neighbor, released
 
 
 @checked
@@ -50,7 +43,7 @@ def fedsmoo(
         FedGMT's repository forgets the square of the pull (`pull="norm"`), and to clear the last
         step's gradient before the ascent, which is not offered.
     """
-    smoo = {"paper": SMOO, "released": ReleasedSMOO}[consensus]
+    smoo = {"paper": SMOO, "released": released.ReleasedSMOO}[consensus]
     return Algorithm(smoo(rho), *opt.dynamic(lam, prox_clip=prox_clip, pull=pull))
 
 
@@ -78,7 +71,7 @@ def fedlesam(
     perturbations: dict[str, Term] = {
         "last_active": LESAM(rho, first_participation == "skip"),
         "last_round": LastRound(rho),
-        "as_released": ReleasedLastRound(rho, eps=1e-7),
+        "as_released": released.ReleasedLastRound(rho, eps=1e-7),
     }
     return Algorithm(perturbations[reference])
 
@@ -107,7 +100,7 @@ def fedlesam_s(
     Released code:
         Its coefficient of c - c_i is 0.1 (`correction`); for the perturbation see `fedlesam`.
     """
-    variate = ControlVariate() if correction == 1 else ReleasedControlVariate(correction)
+    variate = ControlVariate() if correction == 1 else released.ReleasedControlVariate(correction)
     return Algorithm(*fedlesam(rho, reference, first_participation).terms, variate)
 
 
@@ -195,8 +188,8 @@ def fedtoga(
     participation = {"all": None, "active": 1.0}[dual]
     if perturbation == "released":
         scale = opt.TREND_SCALES[delta]
-        third_party = ReleasedTOGA(rho, kappa, beta, scale, lam, participation=participation)
-        return Algorithm(third_party, UnclippedPull(lam))
+        third_party = released.ReleasedTOGA(rho, kappa, beta, scale, lam, participation)
+        return Algorithm(third_party, released.UnclippedPull(lam))
     trend: Term = TOGA(rho, kappa, beta, opt.TREND_SCALES[delta])
     if perturbation != "local":
         trend = Neighbor(trend, fusion=perturbation == "fusion", carry=carry)
