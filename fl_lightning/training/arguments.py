@@ -1,7 +1,7 @@
 """Arguments of FederatedTrainer as the options, choices and parts of a run."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, fields
 from inspect import Parameter, signature
@@ -88,21 +88,16 @@ def check_objects(callbacks: Any, loggers: Any) -> None:
 
 def read_algorithm(given: str | Mapping[str, Any] | Algorithm) -> dict[str, Chosen]:
     """The algorithm and the parts of other methods, as the command line chooses them."""
+    own = dict(given) if isinstance(given, Mapping) else {"name": given}
+    chosen = {
+        part: _chosen(part, own.pop(part, next(iter(makers))), makers)
+        for part, makers in modifiers.PARTS.items()
+    }
     if isinstance(given, Algorithm):
         name = "+".join(type(term).__name__ for term in given.terms) or "Algorithm"
         algorithm = Chosen(name, lambda **_: given, _recorded(given))
-    elif not isinstance(given, str | Mapping):
-        raise UserError(
-            f"the algorithm is {given!r:.60}: give a name, a mapping with a name and options, or "
-            "an Algorithm, as your function returns it"
-        )
     else:
-        algorithm = _chosen("algorithm", given, ALGORITHMS, modifiers.PARTS)
-    own = given if isinstance(given, Mapping) else {}
-    chosen = {
-        part: _chosen(part, own.get(part, next(iter(makers))), makers)
-        for part, makers in modifiers.PARTS.items()
-    }
+        algorithm = _chosen("algorithm", own, ALGORITHMS)
     return {"algorithm": algorithm, **chosen}
 
 
@@ -117,18 +112,13 @@ def _recorded(algorithm: Algorithm) -> dict[str, str]:
     return {name: re.sub(r" at 0x\w+", "", str(part)) for name, part in own.items()}
 
 
-def _chosen(
-    kind: str,
-    given: Any,
-    known: Mapping[str, Callable[..., Any]],
-    apart: Collection[str] = (),
-) -> Chosen:
-    """A choice with all its options, as the run's configuration has them, but for those `apart`."""
+def _chosen(kind: str, given: Any, known: Mapping[str, Callable[..., Any]]) -> Chosen:
+    """A choice with all its options, as the run's configuration has them."""
     options = dict(given) if isinstance(given, Mapping) else {"name": given}
-    options = {option: value for option, value in options.items() if option not in apart}
     if not isinstance(options.get("name"), str):
+        other = ", or an Algorithm, as your function returns it" if kind == "algorithm" else ""
         raise UserError(
-            f"the {kind} is {given!r}: give a name, or a mapping with a name and options"
+            f"the {kind} is {given!r:.60}: give a name, or a mapping with a name and options{other}"
         )
     if ".py:" in options["name"]:
         raise UserError(
