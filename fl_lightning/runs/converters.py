@@ -28,12 +28,10 @@ def convert(kind: Any, value: Any) -> Any:
         if value not in arguments:
             raise UserError(f"{value!r} is none of {', '.join(arguments)}")
         return value
-    if origin is Sequence:
-        parts = value if isinstance(value, list | tuple) else [value]
-        return tuple(convert(arguments[0], part) for part in parts)
-    if origin is tuple:
-        parts = [p.strip() for p in value.split(",") if value] if isinstance(value, str) else value
-        parts = parts if isinstance(parts, list | tuple) else [parts]  # 5 is a list of one
+    if origin in (Sequence, tuple):
+        if origin is tuple and isinstance(value, str):
+            value = [part.strip() for part in value.split(",") if value]
+        parts = value if isinstance(value, list | tuple) else [value]  # 5 is a list of one
         return tuple(convert(arguments[0], part) for part in parts)
     if kind is bool:
         if str(value).lower() not in ("true", "false"):
