@@ -51,8 +51,7 @@ def read_options(given: dict[str, Any]) -> tuple[Options, LaunchOptions]:
     """
     for name in given:
         if name not in OPTIONS + LAUNCH:
-            fix = nearest(name, OPTIONS + LAUNCH)
-            fix = f": {ELSEWHERE[name]}" if name in ELSEWHERE else fix
+            fix = f": {ELSEWHERE[name]}" if name in ELSEWHERE else nearest(name, OPTIONS + LAUNCH)
             raise UserError(f"FederatedTrainer has no option {name!r}{fix}")
     launch = {name: value for name, value in given.items() if name in LAUNCH}
     if "devices" in launch:  # as the command line has them: 2, "2", [0, 2] or "auto"
