@@ -5,10 +5,9 @@ Each function returns a fresh module from (b, channels, size, size) to (b, class
 from the data.
 """
 
-from fl_lightning.models.convolutional import fedavg_cnn as fedavg_cnn
-from fl_lightning.models.convolutional import lenet as lenet
-from fl_lightning.models.convolutional import vgg11 as vgg11
+from fl_lightning.models.fedavg_cnn import fedavg_cnn as fedavg_cnn
 from fl_lightning.models.huggingface import huggingface as huggingface
+from fl_lightning.models.lenet import lenet as lenet
 from fl_lightning.models.mlp import mlp as mlp
 from fl_lightning.models.resnet import resnet18 as resnet18
 from fl_lightning.models.resnet import resnet18_bn as resnet18_bn
@@ -17,5 +16,6 @@ from fl_lightning.models.sl_vit import sl_vit as sl_vit
 from fl_lightning.models.text import char_lstm as char_lstm
 from fl_lightning.models.text import char_transformer as char_transformer
 from fl_lightning.models.timm_model import timm as timm
+from fl_lightning.models.vgg import vgg11 as vgg11
 from fl_lightning.models.vit import vit_b32 as vit_b32
 from fl_lightning.models.vit import vit_tiny as vit_tiny

@@ -160,7 +160,7 @@ def test_what_cannot_be_made_again_ends_in_a_sentence(trained, tmp_path):
     assert "functions" in refusal(trained)
     assert "no.such.module:x" in refusal(trained, data="no.such.module:x")
     assert "jobs:f.<locals>.g" in refusal(trained, data="jobs:f.<locals>.g")
-    assert "hidden" in refusal(trained, model="fl_lightning.models.convolutional:fedavg_cnn")
+    assert "hidden" in refusal(trained, model="fl_lightning.models.fedavg_cnn:fedavg_cnn")
     narrow = Run(trained.path, Config({**trained.config, "model.hidden": [8]}))
     with pytest.raises(ValueError, match=r"does not fit the model mlp"):
         narrow.model()
