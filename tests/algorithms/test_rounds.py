@@ -120,11 +120,11 @@ def test_the_new_model_is_made_of(algorithm: Algorithm, made_of: Callable[[Any],
 def test_duals_and_variates_reach_the_stationary_point_fedavg_misses(
     algorithm: Algorithm, exact: bool
 ) -> None:
-    rounds = 35 if exact else 10
+    rounds = 50 if exact else 10
     run = regression(algorithm, rounds=rounds, lr=0.2, sampler=all_three, executor=STACKED)
     assert mean_gradient(run.w.detach()).norm() > 1
     distance = float(mean_gradient(round_after_round(run, rounds).w.detach()).norm())
-    assert distance < 1e-6 if exact else distance > 0.1
+    assert distance < 1e-9 if exact else distance > 0.1
 
 
 def only_client_1(num_clients: int, seed: int, round: int) -> list[int]:

@@ -34,6 +34,7 @@ from torch.optim import SGD, AdamW
 
 from fl_lightning import Algorithm, StackedExecutor, Term, algorithms, zeros
 from fl_lightning.core.oracle import Oracle
+from fl_lightning.federation.fine_tuning import FineTuning
 
 NARROW, WIDE = (partial(StackedExecutor, width=width) for width in (1, 8))
 COHORTS = [1, 4], [1, 3]
@@ -265,3 +266,11 @@ def test_executors_agree_under_a_rate_within_the_visit(momentum: float, traces: 
     for executor in (STACKED, partial(TRACED, width=3)):
         assert_agree(one_by_one, trained(algorithm, executor=executor, **cohort))
     assert len(traces) == 1
+
+
+def test_executors_agree_in_fine_tuning_with_batchnorm_and_dropout() -> None:
+    one, several = (
+        [*FineTuning(trained(algorithms.fedavg(), **options), 0.05).models(range(6), 2)]
+        for options in ({}, {"executor": partial(STACKED, width=4)})
+    )
+    torch.testing.assert_close(one, several, rtol=0, atol=1e-10)

@@ -267,23 +267,6 @@ def test_an_unusable_client_state_memory_is_refused(bad, tmp_path, sentence):
     assert "client_state_memory " in sentence(begun, tmp_path / "run", *argv)
 
 
-def test_the_rows_of_a_checkpoint_survive_later_rounds(store, tmp_path):
-    keep(store, 1.0, 0, 1)
-    keep(store, 2.0, 1)
-    slot = store.slot.clone()
-    store.retain()
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    for value in (3.0, 4.0, 5.0):  # after an odd and an even number of writes
-        keep(store, value, 1, 2)
-        assert kept(store, 1) == kept(store, 2) == value
-        again = new_store(tmp_path)
-        again.restore(slot, {"last": (1, slot)})
-        assert (kept(again, 0), kept(again, 1)) == (1.0, 2.0)
-        assert not again.has(2)
-    store.retain("new")
-    assert all(path.read_bytes().startswith(content) for path, content in before.items())
-
-
 def test_a_store_in_use_keeps_its_own_record_of_retained_checkpoints(store):
     saved = {}
     for name, value in (("old", 1.0), ("new", 2.0)):

@@ -3,7 +3,6 @@
 import csv
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from math import exp, isnan
 from pathlib import Path
 from typing import Any
@@ -297,11 +296,3 @@ def test_a_store_of_limited_capacity_holds_that_many_samples_drawn_at_random_onc
     assert len(stored(250)) == 250
     assert stored(250) == stored(250) != list(range(250))
     assert stored(None) == stored(1000) == list(range(300))
-
-
-def test_executors_agree_in_fine_tuning_with_batchnorm_and_dropout():
-    one, several = (
-        tuned(trained(algorithms.fedavg(), **options), epochs=2)
-        for options in ({}, {"executor": partial(STACKED, width=4)})
-    )
-    torch.testing.assert_close(one, several, rtol=0, atol=1e-10)

@@ -20,13 +20,13 @@ TRACED = partial(StackedExecutor, width=1, compiled=5)
 
 EAGER = {"sequential": SequentialExecutor, "stacked": STACKED}
 COMPILED = {"traced": TRACED, "stacked, traced": partial(TRACED, width=2)}
+ALL = EAGER | COMPILED
+
 on_eager_executors = EXECUTORS
 needs_onednn = pytest.mark.skipif(
     not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this PyTorch has no oneDNN"
 )
-on_all_executors = pytest.mark.parametrize(
-    "executor", [*EAGER.values(), COMPILED["stacked, traced"]], ids=[*EAGER, "traced"]
-)
+on_all_executors = pytest.mark.parametrize("executor", ALL.values(), ids=ALL)
 
 
 class Around(nn.Module):
