@@ -203,8 +203,8 @@ def _med_mnist(
 ) -> TrainTest:
     path = Path(root) / f"{name}.npz"
     if not path.is_file():
-        file = f"{MEDMNIST}/{name}.npz"
-        raise UserError(f"there is no {path}: download {file}, and give its folder as --data-dir")
+        url = f"{MEDMNIST}/{name}.npz"
+        raise UserError(f"there is no {path}: download {url}, and give its folder as --data-dir")
     parts, half = list[DeviceDataset](), (0.5,) * channels
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as content:
         for names in (("train", "val"), ("test",)):
