@@ -23,7 +23,7 @@ from fl_lightning.core.mixed_precision import cast_of
 from fl_lightning.core.stacked_functions import is_stacked, stacked_max_pool2d
 
 Function = Callable[..., Any]
-"""One that takes PyTorch's place gets its name and PyTorch's function first."""
+"""A substitute gets the name and PyTorch's function first."""
 
 
 @contextmanager

@@ -110,7 +110,7 @@ class FederatedData:
     def _hold_out(self, part: str, fraction: float) -> Rows:
         """Take a fraction of each client's rows, and keep whose they are."""
         if not 0 < fraction < self._left:
-            left = "above 0 that leaves rows to train on, or rows like those of train"
+            left = "above 0 that leaves rows to train on, or rows of the structure of train"
             raise UserError(f"{part} is {fraction}: give a fraction {left}")
         before, seed = self.partition, derived_seed(self.seed, part)
         self.partition, held = hold_out_of_clients(before, fraction / self._left, seed)

@@ -40,7 +40,7 @@ def stop_on_signals(
 ) -> Iterator[list[str]]:
     """Let signals request a stop instead of ending the process; gives their names.
 
-    Outside of the main thread they do so as long as the main thread lets them, too.
+    In another thread this needs a `stop_on_signals` in the main thread at the same time.
     """
     received: list[str] = []
 

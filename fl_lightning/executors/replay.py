@@ -58,7 +58,7 @@ class ReplayedStep:
             if self._descends
             else (local_step.direction, local_step.compiled_direction)
         )
-        self._kept = copied((w, *begun, begun[2]))  # the buffers once more, as received
+        self._kept = copied((w, *begun, begun[2]))  # the buffers again, as received
         self._lrs = w.new_zeros(len(w))
         self._moved = self._kept[0] if self._descends else torch.zeros_like(self._kept[0])
         self._total: Tensor | None = None

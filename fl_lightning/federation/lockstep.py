@@ -1,8 +1,8 @@
 """Runs in lockstep: the clients of several runs train as rows of one program.
 
-Each run is a `Turn`: its rounds, its server, its states, callbacks and files are its own. It asks
-with its `Federation` once that is prepared, and before it writes anything. Then it runs until its
-clients are to be trained. When all runs wait for that, one call of a `StackedExecutor`
+Each run is a `Turn`: its rounds, its server, its states, callbacks and files are its own. It first
+asks with its prepared `Federation`, before it writes anything. Then it runs until its clients are
+to be trained. When all runs wait for that, one call of a `StackedExecutor`
 trains the clients of all; what differs between the runs is then a row's value: the model, the
 server's states, the facts of the round, learning rates, and coefficients of the terms.
 """

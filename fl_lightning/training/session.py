@@ -71,7 +71,7 @@ class Session:
         augment: Augmentation of training images.
         notes: Gives sentences for the summary, from whether clients send anything.
         words: Changes the sentences that are printed, which name flags.
-        lockstep: Whether its clients train with those of other runs (see `run_in_lockstep`).
+        lockstep: Whether its clients train with clients of other runs (see `run_in_lockstep`).
 
     Attributes:
         run: The run, once its folder is open.

@@ -30,7 +30,7 @@ on_all_executors = pytest.mark.parametrize("executor", ALL.values(), ids=ALL)
 
 
 class Around(nn.Module):
-    """Calls a classifier as it is told."""
+    """Calls a classifier as a function says."""
 
     def __init__(self, call: Callable[[nn.Module, Tensor], Any], **options: Any) -> None:
         super().__init__()

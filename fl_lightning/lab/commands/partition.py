@@ -4,7 +4,7 @@ r"""`fl-lightning partition`: which client holds what, in one or several schemes
     fl-lightning partition --config fedtoga/table1 --csv counts.csv \
         -- --partition iid
 
-The first argument may name a recipe (default: that of a table among the --config files, else
+The first argument may name a recipe (default: the recipe of a table among the --config files, else
 papers). The options of the recipe follow. Several schemes are shown side by side: a `--` begins the
 options of each; those before the first `--` are for all schemes.
 """
