@@ -70,14 +70,20 @@ def kept(name: str) -> DataFrame:
 
 
 def collect(setup: str, runs: Path, further: Sequence[str]) -> dict[str, DataFrame]:
-    """The trials, the scores and the curves of the finished runs in a folder."""
+    """The trials, the scores and the curves of the methods whose runs are all in a folder.
+
+    No table may be at work there: a run that has not ended counts as diverged.
+    """
     of = table(setup)
     recipe = recipes().get(of.recipe, Path(of.recipe))
     trials = plan(replace(of, seeds=of.tune_seeds), recipe, runs, further)
     chosen, _ = choose(of, trials)
-    finals = [job for job in plan(chosen, recipe, runs, further) if job.state == "finished"]
+    finals = plan(chosen, recipe, runs, further)
+    missing = {job.cells[0].row for job in trials + finals if job.state == "missing"}
+    trials = [job for job in trials if job.cells[0].row not in missing]
+    finals = [job for job in finals if job.cells[0].row not in missing and job.state == "finished"]
     return {
-        "trials": DataFrame([_trial(setup, job) for job in trials if job.state != "missing"]),
+        "trials": DataFrame([_trial(setup, job) for job in trials]),
         "runs": DataFrame([_final(setup, job) for job in finals]),
         "curves": concat([DataFrame(), *(_curve(setup, job) for job in finals)]),
     }
@@ -111,13 +117,13 @@ def _curve(setup: str, job: Job) -> DataFrame:
 
 
 def keep(found: dict[str, DataFrame], setup: str) -> None:
-    """Put the results of a problem in the place of older ones."""
+    """Put the results of a problem's methods in the place of older ones."""
     for name, frame in found.items():
-        before = kept(name)
-        others = before[before["setup"] != setup] if len(before) else before
-        frames = [f for f in (others, frame) if len(f)]
-        if frames:
-            concat(frames).to_csv(FOLDER / f"{name}.csv", index=False, float_format="%.6g")
+        if len(frame):
+            before = kept(name)
+            old = before["setup"].eq(setup) & before["method"].isin(frame["method"])
+            frame = concat([before[~old], frame])
+            frame.to_csv(FOLDER / f"{name}.csv", index=False, float_format="%.6g")
 
 
 def columns(setup: str) -> Iterator[Score]:
