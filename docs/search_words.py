@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 SYNONYMS = {
-    "guides/any-data.md": ["regression", "csv", "text", "hugging face", "llm"],
+    "guides/any-data.md": ["regression", "csv", "text", "hugging face", "llm", "leaf", "femnist"],
     "guides/own-data.md": ["dataset", "add a dataset", "custom model", "partition", "non-iid"],
     "guides/own-algorithm.md": ["custom algorithm", "add an algorithm", "new method"],
     "guides/ranks.md": ["gpu", "multiple gpus", "cuda", "cluster", "distributed"],
