@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.network import arguments, class_name
-from fl_lightning.core.term import Term
+from fl_lightning.core.term import Term, overrides
 from fl_lightning.core.weighting import uniform
 from fl_lightning.errors import ModelError, UserError, first_sentence
 from fl_lightning.federation.federation import Federation, Metrics
@@ -143,6 +143,9 @@ def check_private(federation: Federation) -> None:
         raise UserError(
             f"{name} cannot leave clients out of a round: choose --on-divergence stop or continue"
         )
+    if algorithm.combining is not None:
+        combines = type(algorithm.terms[algorithm.combining]).__name__
+        raise UserError(f"{name} covers a mean of updates, not what {combines} makes: leave it out")
     if algorithm.weight is not uniform or "weight" in rehearsal.assigned:
         raise UserError(
             f"{name} bounds the influence of clients of equal weight: choose --weighting uniform, "
@@ -166,21 +169,17 @@ def _leak(term: Term, before: bool, message: Any, update_reads: set[str]) -> str
 
     `before` is whether the term stands before the mechanism.
     """
-    if _overrides(term, "send") and not before:
+    if overrides(term, "send") and not before:
         return "changes what is sent after it was clipped: place it before the mechanism"
     if "measure" in term.roles:
         return ""
     if tree_leaves(message):
         return "sends a message besides the update, without noise: choose another method"
-    if _overrides(term, "update") and before:
+    if overrides(term, "update") and before:
         return "sees the update before the noise: place it after the mechanism"
     if "participation" in update_reads:
         return "uses the size of the cohort, without noise: choose another method"
     return ""
-
-
-def _overrides(term: Term, hook: str) -> bool:
-    return getattr(term, hook).__func__ is not getattr(Term, hook)
 
 
 def _changed_buffers(federation: Federation) -> list[str]:

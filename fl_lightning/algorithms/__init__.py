@@ -64,6 +64,11 @@ from fl_lightning.algorithms.representation import fedsol as fedsol
 from fl_lightning.algorithms.representation import fedsol_ablation as fedsol_ablation
 from fl_lightning.algorithms.representation import gradient_projection as gradient_projection
 from fl_lightning.algorithms.representation import moon as moon
+from fl_lightning.algorithms.robust import centered_clipping as centered_clipping
+from fl_lightning.algorithms.robust import fedmedian as fedmedian
+from fl_lightning.algorithms.robust import krum as krum
+from fl_lightning.algorithms.robust import rfa as rfa
+from fl_lightning.algorithms.robust import trimmed_mean as trimmed_mean
 from fl_lightning.algorithms.server import fedacg as fedacg
 from fl_lightning.algorithms.server import fedadagrad as fedadagrad
 from fl_lightning.algorithms.server import fedadam as fedadam

@@ -17,7 +17,13 @@ from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.algorithms.personal import fedbn, fedper, lg_fedavg
 from fl_lightning.algorithms.server import fedacg, fedadagrad, fedadam, fedavgm, fedyogi
 from fl_lightning.core.algorithm import Algorithm, OptimizerFactory
-from fl_lightning.core.constraints import NonNegativeFloat, PositiveFraction, PositiveInt, checked
+from fl_lightning.core.constraints import (
+    BelowOneFloat,
+    NonNegativeFloat,
+    PositiveFraction,
+    PositiveInt,
+    checked,
+)
 from fl_lightning.core.term import Term
 from fl_lightning.errors import UserError
 
@@ -221,8 +227,8 @@ def word(
     return Modifier(outer=(terms.Personal(word),))
 
 
-# --send: how the move is compressed. The pair has a name of its own, so that each option stands
-# once on a command line and in a file.
+# --send: how the move is compressed, or falsified. The pair has a name of its own, so that each
+# option stands once on a command line and in a file.
 
 
 @checked
@@ -246,6 +252,17 @@ def sign() -> Modifier:
 def topk_quantize(share: opt.Share = 0.01, bits: opt.Bits = 8, norm: opt.Norm = "max") -> Modifier:
     """The largest numbers, each in few bits."""
     return Modifier(outer=(terms.TopK(share), terms.Quantize(bits, norm)))
+
+
+@checked
+def sign_flip(
+    share: Annotated[
+        BelowOneFloat, Doc("Part of all clients that attacks: those with the smallest numbers.")
+    ] = 0.2,
+    scale: Annotated[NonNegativeFloat, Doc("Factor on the opposite.")] = 1.0,
+) -> Modifier:
+    """An attack: some clients send the opposite of their update."""
+    return Modifier(outer=(terms.SignFlip(share, scale),))
 
 
 def _named(*makers: Callable[..., Modifier]) -> dict[str, Callable[..., Modifier]]:
@@ -274,7 +291,12 @@ PARTS: Mapping[str, Mapping[str, Callable[..., Modifier]]] = {
         "norm": _of(fedbn),
         "word": word,
     },
-    "send": {"none": unchanged, **_named(topk, quantize, sign), "topk+quantize": topk_quantize},
+    "send": {
+        "none": unchanged,
+        **_named(topk, quantize, sign),
+        "topk+quantize": topk_quantize,
+        "sign_flip": sign_flip,
+    },
 }
 """The choices of each option, in the order of addition; the first one of an option adds nothing."""
 

@@ -24,6 +24,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     algorithms.matrix,
     algorithms.representation,
     algorithms.fairness,
+    algorithms.robust,
     algorithms.personal,
     algorithms.lora,
     algorithms.privacy,

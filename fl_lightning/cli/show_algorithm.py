@@ -69,7 +69,10 @@ def explanation(name: str, make: Callable[..., Algorithm]) -> str:
         named = f" ({', '.join(states)})" if states else ""
         lines.append(f"  {verb:9} {number} model(s){named}")
     lines.append(f"  {'evaluates':9} {gradients} gradient{'s' * (gradients > 1)} a step")
-    lines.append(f"  is {in_words(algorithm.weight)} in the mean update (--weighting)")
+    if algorithm.combining is None:
+        lines.append(f"  is {in_words(algorithm.weight)} in the mean update (--weighting)")
+    else:
+        lines.append("  counts as much as any other in what the server combines")
     own = algorithm.server([torch.zeros(1)]).param_groups[0]["lr"]
     lr = algorithm.server_lr or f"{own:g}"
     lines += ["", f"The server's learning rate is {lr} (--server-lr)"]

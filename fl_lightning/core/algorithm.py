@@ -12,7 +12,7 @@ from fl_lightning.core.curves import Coefficients, Curve, OfRound, Place, curves
 from fl_lightning.core.lr_sum import lr_sum
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.prediction import Predict, from_logits
-from fl_lightning.core.term import States, Term, TermOracle, View
+from fl_lightning.core.term import States, Term, TermOracle, View, overrides
 from fl_lightning.core.vector import Part
 from fl_lightning.core.weighting import Weight, uniform
 from fl_lightning.errors import TermError, UserError
@@ -79,6 +79,7 @@ class Algorithm:
         server: Makes the optimizer that applies the mean update, as the gradient `-delta`, to the
             global model.
         weight: Aggregation weights of the model updates. Messages are always averaged uniformly.
+            With a term that combines updates (see `Term.combine`) clients count equally.
         lr: The local learning rate of each round, e.g. `cosine(0.1, 0)`; None: that of `local`.
         rate: Factor on it in step k of K of a visit, from 0: `rate(k, K)`, e.g. FedSWA's
             `lambda k, K: 2 * (1 - k / K)`.
@@ -127,6 +128,15 @@ class Algorithm:
                     f"{name} of an algorithm is {given!r:.60}: give a function, such as by_size as "
                     "weight, or cosine(0.1, 0.1) as lr or server_lr"
                 )
+        combining = [i for i, term in enumerate(terms) if overrides(term, "combine")]
+        named = " and ".join(type(terms[i]).__name__ for i in combining)
+        if len(combining) > 1:
+            raise TermError(f"{named} both combine the cohort's updates: choose one")
+        if combining and weight is not uniform:
+            raise TermError(
+                f"{named} combines updates of clients that count equally: choose uniform weights "
+                "(--weighting uniform)"
+            )
         self.terms, self.local, self.server, self.weight = terms, local, server, weight
         self.lr, self.rate, self.server_lr, self.trains = lr, rate, server_lr, trains
         self.predict, self.clips, self.sgd_options = predict, clips, sgd_options
@@ -144,6 +154,11 @@ class Algorithm:
         inner = [term for term in self.terms if "unclipped" not in term.roles]
         outer = [term for term in self.terms if "unclipped" in term.roles]
         return self.replace(terms=(*inner, *terms, *outer), local=local or self.local)
+
+    @property
+    def combining(self) -> int | None:
+        """The index of the term that combines the cohort's updates; None if they are averaged."""
+        return next((i for i, term in enumerate(self.terms) if overrides(term, "combine")), None)
 
     @property
     def curves(self) -> dict[Place, Curve]:
@@ -251,10 +266,20 @@ class Algorithm:
         return w
 
     def update(
-        self, delta: Tensor, means: Sequence[Any], facts: Facts, server_states: AllStates
+        self,
+        delta: Tensor,
+        means: Sequence[Any],
+        facts: Facts,
+        server_states: AllStates,
+        updates: Tensor | None = None,
     ) -> tuple[Tensor, list[States]]:
-        """The update for the server's optimizer, and the server's states."""
+        """The update for the server's optimizer, and the server's states.
+
+        `delta` is the mean of the cohort's `updates`, (M, d), for a term that combines them.
+        """
         views = self._views(facts, server_states)
+        if self.combining is not None and updates is not None and len(updates):
+            delta = self.terms[self.combining].combine(updates, views[self.combining])
         for term, mean, view in zip(self.terms, means, views, strict=True):
             delta = term.update(delta, mean, view)
         return delta, [view._states() for view in views]

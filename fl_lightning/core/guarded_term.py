@@ -16,7 +16,7 @@ from fl_lightning.core.losses import one_number
 from fl_lightning.core.oracle import BatchOracle, ForwardPass, Loss, Oracle, Request
 from fl_lightning.core.randomness import generator_states
 from fl_lightning.core.stacked_functions import is_stacked, transforms
-from fl_lightning.core.term import OfClients, OfLayout, Term
+from fl_lightning.core.term import OfClients, OfLayout, Term, overrides
 from fl_lightning.core.view import DRAWS, FACTS, View, check_like, check_unchanged, unchanged
 from fl_lightning.errors import TermError, first_sentence
 
@@ -105,7 +105,8 @@ class GuardedTerm(Term):
     def __init__(self, term: Term, index: int, views: list["StrictView"]):
         self.term, self.index, self.views = term, index, views
         for hook in HOOKS:
-            setattr(self, hook, partial(self._call, hook))
+            if hook != "combine" or overrides(term, hook):
+                setattr(self, hook, partial(self._call, hook))
 
     def _call(self, hook: str, *arguments: Any) -> Any:
         *given, v = arguments
@@ -116,6 +117,8 @@ class GuardedTerm(Term):
         if hook == "gradient":
             given[1] = w = w.detach()  # another tensor than every fact
             given[0] = _strict(given[0], view, w)
+        if hook == "combine":
+            w = w[0]
         drawn = generator_states(w.device) if is_stacked() else ()
         with _blame(view._where, [*tree_leaves(given), *vars(v).values()]):
             try:

@@ -76,8 +76,12 @@ class RehearsedRound:
         self.sent_numbers = round(bits.item() / (8 * w.element_size()))
         self.starts_elsewhere = origin is not w
         self.depends_on_model = int((origin != elsewhere).sum())
-        delta, _ = rehearsed.update(self.progress, self.messages, common, self.server)
-        other, _ = rehearsed.update(self.progress + self.noise, self.messages, common, self.server)
+
+        def updated(progress: Tensor) -> Tensor:
+            cohort = None if algorithm.combining is None else progress.expand(3, -1).clone()
+            return rehearsed.update(progress, self.messages, common, self.server, cohort)[0]
+
+        delta, other = updated(self.progress), updated(self.progress + self.noise)
         self.server_uses_progress = not delta.equal(other)
         self.moved = {name: by.numel() for name, by in moves.items()}
         undrawn = [{name: s for name, s in kept.items() if name != KEY} for kept in self.kept]

@@ -152,6 +152,14 @@ class Term:
         """
         return ()
 
+    def combine(self, updates: Tensor, v: View) -> Tensor:
+        """What the server takes for the mean update, from the updates of the cohort, (M, d).
+
+        Clients count equally. One term of a method may have this hook; the server then keeps all
+        updates of a round, on its device. May assign server states.
+        """
+        return updates.mean(0)
+
     def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
         """The mean model update, on the server, from the mean message. May assign server states."""
         return delta
@@ -249,9 +257,15 @@ class WrappedTerm(Term):
     gradient = _of_inner("gradient")
     send = _of_inner("send")
     report = _of_inner("report")
+    combine = _of_inner("combine")
     update = _of_inner("update")
     personal = _of_inner("personal")
     summary_lines = _of_inner("summary_lines")
+
+
+def overrides(term: Term, hook: str) -> bool:
+    """Whether a term does something in a hook."""
+    return getattr(getattr(term, hook), "__func__", None) is not getattr(Term, hook)
 
 
 def with_inner(terms: Iterable[Term]) -> Iterator[Term]:

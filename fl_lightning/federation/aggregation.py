@@ -56,7 +56,7 @@ class RoundSums:
 
     A row holds the client's loss, its weight, the weighted `||u_i - w^t||^2`, the bits that it
     sent, whether it counts, and what diverged. One rank alone fills it in, so adding up the ranks
-    is exact.
+    is exact. The same holds for the update of each client, where the server combines these.
 
     Args:
         w: The model w^t that clients receive.
@@ -68,6 +68,7 @@ class RoundSums:
         starts_elsewhere: Whether clients start elsewhere than at w^t.
         logs: Number of scalars that terms log.
         own_weights: Whether terms assign weights, which then are not 1 on average.
+        combines: Whether the server combines the updates, so that each is kept.
     """
 
     def __init__(
@@ -81,8 +82,9 @@ class RoundSums:
         starts_elsewhere: bool = False,
         logs: int = 0,
         own_weights: bool = False,
+        combines: bool = False,
     ):
-        self._own_weights = own_weights
+        self._own_weights, self._combines = own_weights, combines
         leaves, self._structure = tree_flatten(message)
         self._vectors, self._last = 1 + starts_elsewhere, 1 + starts_elsewhere + len(leaves)
         self._received, changes = buffers, [_change(b, b) for b in buffers.values()]
@@ -93,8 +95,10 @@ class RoundSums:
         self._sum = sum_type(w.dtype, cohort)
         self._sizes = [t.numel() for t in self._like]
         sizes = [self._sum.limbs * sum(self._sizes), len(COLUMNS) * cohort, logs * cohort, 2]
+        sizes.append(combines * cohort * w.numel())
         self._total = torch.zeros(sum(sizes), dtype=self._sum.dtype, device=w.device)
-        limbs, rows, logged, self._votes = self._total.split(sizes)
+        limbs, rows, logged, self._votes, updates = self._total.split(sizes)
+        self._updates = updates.view(cohort, combines * w.numel())
         self._logs, self._table = logged.view(cohort, logs), rows.view(cohort, len(COLUMNS))
         self._limbs = limbs.view(self._sum.limbs, -1)
         self._of_each = self._limbs.split(self._sizes, dim=1)
@@ -146,6 +150,8 @@ class RoundSums:
         if self._skips:
             good = self.is_finite(position)
             tensors = [torch.where(good, t, 0) for t in tensors]
+        if self._combines:
+            self._updates[position] = tensors[0]
         if isinstance(weight, Tensor):  # as finite as the row
             weight = torch.where(weight.isfinite(), weight, 0)
         for limbs, tensor, weighted in zip(self._of_each, tensors, self._weighted, strict=True):
@@ -232,6 +238,16 @@ class RoundSums:
     def participants(self) -> int:
         """The number of clients that count; where some may be skipped, it waits for the device."""
         return self._cohort - (len(self.read()[0].diverged) if self._skips else 0)
+
+    @property
+    def updates(self) -> Tensor | None:
+        """The updates of the clients that count, (M, d), where the server combines them."""
+        if not self._combines:
+            return None
+        updates = self._updates.to(self._like[0])
+        if not self._skips:
+            return updates
+        return updates[self._rows[:, COLUMNS.index("counts")] > 0]
 
     def logged(self) -> list[Tensor]:
         """The cohort's mean of each scalar that terms log, 0-dim; nan where no client has."""

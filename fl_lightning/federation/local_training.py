@@ -21,7 +21,7 @@ from fl_lightning.core.view import KEY, unchanged
 from fl_lightning.core.weighting import Cohort
 from fl_lightning.data import ClientData
 from fl_lightning.distributed.collectives import check_shared_folder
-from fl_lightning.errors import ModelError, UserError
+from fl_lightning.errors import ModelError, TermError, UserError
 from fl_lightning.executors import ClientResult, ClientTask, Executor, RoundInputs
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.aggregation import RoundSums
@@ -66,6 +66,12 @@ class LocalTraining:
         self.on_divergence, self.deterministic = on_divergence, deterministic
         how = executor.parallel, executor.compiled > 0
         self.rehearsal = server.rehearse(server.scheduled, clients.dataset.num_classes, *how)
+        if "weight" in self.rehearsal.assigned and server.scheduled.combining is not None:
+            combines = type(server.scheduled.terms[server.scheduled.combining]).__name__
+            raise TermError(
+                f"a term weighs clients by v.weight, but {combines} combines updates of clients "
+                "that count equally: leave one of them out"
+            )
         self.logs = TermLogs(self.server.algorithm.terms, diagnostics)
         self.sum_type = ExactSum if deterministic else PlainSum
         self.rates = LocalRates(server, clients)
@@ -102,6 +108,7 @@ class LocalTraining:
             self.rehearsal.starts_elsewhere,
             len(self.logs.tags),
             own_weights,
+            self.server.algorithm.combining is not None,
         )
         work = [self.clients.num_steps(client) for client in cohort]
         of_ranks = assign_groups(

@@ -100,7 +100,11 @@ class Server:
         return {k: b for k, b in self.buffers.items() if k not in self.own_buffers}
 
     def step(
-        self, delta: Tensor, messages: Sequence[Any], facts: Facts
+        self,
+        delta: Tensor,
+        messages: Sequence[Any],
+        facts: Facts,
+        updates: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:
         """Update the states and the model, but for frozen parameters.
 
@@ -108,6 +112,7 @@ class Server:
             delta: The mean model update of the cohort, (d,).
             messages: The mean message of each term.
             facts: The facts of the round.
+            updates: The update of each client, (M, d), for a term that combines them.
 
         Returns:
             How far the model moved from `facts["anchor"]`, (d,); whether the terms' update and each
@@ -116,7 +121,7 @@ class Server:
         moves: dict[str, Tensor] = {}
         facts = {**facts, "frozen": self.frozen, MOVES: moves}
         with seeded_rng(derived_seed(self.seed, "server", self.round), self.w.device):
-            delta, states = self.algorithm.update(delta, messages, facts, self.states)
+            delta, states = self.algorithm.update(delta, messages, facts, self.states, updates)
         moved = torch.stack([all_finite(change) for change in (delta, *moves.values())]).all()
         stayed = [all_finite(state) for state in watched(self._initially_finite, states)]
         self.states, self.w.grad = states, -delta
@@ -147,7 +152,7 @@ class Server:
         before = self.states, deepcopy(self.optimizer.state_dict())
         (progress, moved), messages, buffers, (loss, squared) = sums.means()
         try:
-            move, flags, moves = self.step(progress, messages, facts)
+            move, flags, moves = self.step(progress, messages, facts, sums.updates)
         except Exception:
             status, _ = sums.read()
             if status.counts:

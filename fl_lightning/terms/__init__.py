@@ -49,6 +49,11 @@ from fl_lightning.terms.perturb import Neighbor as Neighbor
 from fl_lightning.terms.perturb import VaSSO as VaSSO
 from fl_lightning.terms.privacy import AdaptiveClipping as AdaptiveClipping
 from fl_lightning.terms.privacy import GaussianMechanism as GaussianMechanism
+from fl_lightning.terms.robust import CenteredClipping as CenteredClipping
+from fl_lightning.terms.robust import GeometricMedian as GeometricMedian
+from fl_lightning.terms.robust import Krum as Krum
+from fl_lightning.terms.robust import SignFlip as SignFlip
+from fl_lightning.terms.robust import TrimmedMean as TrimmedMean
 from fl_lightning.terms.sending import Quantize as Quantize
 from fl_lightning.terms.sending import Sign as Sign
 from fl_lightning.terms.sending import TopK as TopK
