@@ -1,0 +1,147 @@
+"""Robust aggregation: the papers' rules in plain NumPy, an attack, what is left out and refused."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from problems import COHORTS, federation, round_after_round, term, trained
+from scipy.optimize import minimize
+from scipy.stats import trim_mean
+from torch import Tensor
+
+from fl_lightning import Algorithm, Term, TermError, algorithms
+from fl_lightning.core.weighting import by_size
+from fl_lightning.federation.sampling import BernoulliSampling
+from fl_lightning.terms import (
+    CenteredClipping,
+    GeometricMedian,
+    Krum,
+    LossWeight,
+    SignFlip,
+    TrimmedMean,
+)
+
+COHORT = np.random.default_rng(0).normal(size=(7, 5)) * np.linspace(1, 9, 7)[:, None]
+"""Updates of seven clients."""
+
+
+def krum(x: np.ndarray, f: int, kept: int) -> np.ndarray:
+    scores = []
+    for i in range(len(x)):
+        others = [((x[i] - x[j]) ** 2).sum() for j in range(len(x)) if j != i]
+        scores.append(sum(sorted(others)[: len(x) - f - 2]))
+    return x[np.argsort(scores)[:kept]].mean(0)
+
+
+def geometric_median(x: np.ndarray) -> np.ndarray:
+    found = minimize(lambda z: np.linalg.norm(x - z, axis=1).sum(), x.mean(0), tol=1e-14)
+    return np.asarray(found.x)
+
+
+def centered_clipping(x: np.ndarray, tau: float, steps: int, rounds: int) -> np.ndarray:
+    c = np.zeros(x.shape[1])
+    for _ in range(steps * rounds):
+        c = c + np.mean([(a - c) * min(1, tau / np.linalg.norm(a - c)) for a in x], axis=0)
+    return c
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected", "tolerance"),
+    [
+        (TrimmedMean(0.5), np.median(COHORT, axis=0), 1e-12),
+        (TrimmedMean(0.2), trim_mean(COHORT, 0.2, axis=0), 1e-12),
+        (Krum(0.2), krum(COHORT, 1, 1), 1e-12),
+        (Krum(0.3, kept=3), krum(COHORT, 2, 3), 1e-12),
+        (Krum(0.0, kept=7), COHORT.mean(0), 1e-12),
+        (GeometricMedian(500), geometric_median(COHORT), 1e-5),
+        (CenteredClipping(2.0, steps=3), centered_clipping(COHORT, 2.0, 3, 2), 1e-12),
+        (CenteredClipping(1e9), COHORT.mean(0), 1e-12),
+    ],
+    ids=str,
+)
+def test_rules_by_hand(rule: Term, expected: np.ndarray, tolerance: float) -> None:
+    """Of the second round, for the rule that remembers the first."""
+    v: Any = SimpleNamespace(c=torch.zeros(5, dtype=torch.float64))
+    for _ in range(2):
+        found = rule.combine(torch.from_numpy(COHORT), v)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=tolerance)
+
+
+def test_the_median_of_an_even_cohort_is_between_the_middle_two() -> None:
+    found = TrimmedMean(0.5).combine(torch.from_numpy(COHORT[:6]), None)  # type: ignore[arg-type]
+    np.testing.assert_allclose(found.numpy(), np.median(COHORT[:6], axis=0), rtol=0, atol=1e-12)
+
+
+RULES = {
+    "fedmedian": algorithms.fedmedian(),
+    "trimmed_mean": algorithms.trimmed_mean(0.25),
+    "krum": algorithms.krum(0.25),
+    "rfa": algorithms.rfa(steps=100),
+    "centered_clipping": algorithms.centered_clipping(0.1),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_one_attacker_moves_the_mean_and_no_robust_rule(name: str) -> None:
+    """Client 0, one of five and of four, sends a million times the opposite."""
+    attack = SignFlip(share=0.1, scale=1e6)
+    moved = [
+        (run.w - run.server.initial_w).norm().item()
+        for run in (
+            trained(RULES[name].with_outer_terms(attack)),
+            trained(Algorithm(attack)),
+            trained(Algorithm()),
+        )
+    ]
+    robust, mean, unharmed = moved
+    assert mean > 1e4 > 10 * unharmed
+    assert robust < 2 * unharmed
+
+
+def broken(self: Any, delta: Tensor, v: Any) -> Tensor:
+    return torch.where(v.client == 0, torch.nan, delta)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_skipped_client_has_no_vote(exact: bool) -> None:
+    method = algorithms.fedmedian()
+    options: dict[str, Any] = {"deterministic": exact}
+    skipping = federation(
+        method.with_outer_terms(term(send=broken)), on_divergence="skip-client", **options
+    )
+    round_after_round(skipping, 3)
+    without = [[client for client in cohort if client] for cohort in COHORTS]
+    alone = trained(method, sampler=lambda clients, seed, round: without[round], **options)
+    torch.testing.assert_close(skipping.w, alone.w, rtol=0, atol=1e-12)
+
+
+def test_a_cohort_without_clients_leaves_the_model() -> None:
+    run = trained(algorithms.krum(), sampler=BernoulliSampling(0.002, may_be_empty=True))
+    assert run.w.equal(run.server.initial_w)
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: Algorithm(Krum(), TrimmedMean()), ("Krum", "TrimmedMean")),
+        (lambda: algorithms.krum().replace(weight=by_size), ("Krum", "uniform")),
+        (lambda: federation(Algorithm(LossWeight(1.0), Krum())), ("Krum", "v.weight")),
+        (
+            lambda: federation(Algorithm(term("Whole", combine=lambda self, x, v: x))),
+            ("Whole.combine", "[99]"),
+        ),
+        (
+            lambda: federation(
+                Algorithm(term("Sums", combine=lambda self, x, v: x.sum(0).add_(x[0].mul_(2))))
+            ),
+            ("Sums.combine", "in place"),
+        ),
+    ],
+    ids=["two rules", "weights by size", "weights of a term", "another shape", "in place"],
+)
+def test_what_does_not_fit_is_refused(make: Any, named: tuple[str, ...]) -> None:
+    with pytest.raises(TermError) as refused:
+        make().prepare()
+    assert all(name in str(refused.value) for name in named)
