@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from lightning.fabric import Fabric
@@ -15,7 +16,7 @@ from fl_lightning import Algorithm, ClientData, SequentialExecutor, StackedExecu
 from fl_lightning.callbacks import Evaluation, Personalization
 from fl_lightning.callbacks.scoring import FORWARD_LIMITS
 from fl_lightning.data import CropFlip
-from fl_lightning.terms import AdaptiveClipping, Quantize, TopK
+from fl_lightning.terms import AdaptiveClipping, CenteredClipping, Quantize, TopK
 
 COHORTS = [[0, 1, 2, 4, 5], [3], [2, 3], [0, 1, 3, 4]]
 """Also one and two clients for three ranks."""
@@ -36,6 +37,7 @@ def clients(dtype: torch.dtype, sizes: Sequence[int] = SIZES) -> ClientData:
 METHODS = {
     "duals": algorithms.scaffold().with_outer_terms(*algorithms.feddyn().terms),
     "noise": Algorithm(TopK(0.3), Quantize(4), AdaptiveClipping(clip=0.5)),
+    "robust": Algorithm(Quantize(4), CenteredClipping(0.1)),
 }
 
 
@@ -107,6 +109,15 @@ def test_several_ranks_send_and_add_the_noise_of_one_rank(launched):
     assert alone["server C 2"] != 0.5
     for ranks in (2, 3):
         assert launched(ranks, "sequential", True, "noise") == alone
+
+
+@pytest.mark.parametrize("exact", [False, True], ids=["plain sums", "exact sums"])
+def test_several_ranks_combine_the_updates_of_one_rank(exact, launched):
+    alone = launched(1, "sequential", exact, "robust")
+    together = launched(3, "sequential", exact, "robust")
+    apart = np.subtract(together["model"], alone["model"])
+    assert abs(apart).max() <= (0 if exact else 1e-12)
+    assert together["server c 1"] != [0] * len(apart)
 
 
 def personal_models(fabric: Fabric, executor: Any, folder: Path) -> str:

@@ -18,7 +18,8 @@ NOT_NONE: dict[str, Any] = {"alpha": 0.1, "v0": 0.01, "d": 1.5, "layers": ("oute
 NOT_NONE |= {"global_rho": 0.2, "quantile": 0.3}
 """Values of options that are none by default."""
 
-OTHER = {"fedgf threshold": 0.1, "fedgf window": 1}
+OTHER = {"fedgf threshold": 0.1, "fedgf window": 1, "krum kept": 2, "rfa nu": 10.0}
+OTHER |= {"centered_clipping tau": 0.01, "centered_clipping steps": 2}
 OTHER |= {f"{name} eps": 1e-3 for name in ("local_adamw", "fedadamw", "diloco")}
 """Values of options whose half does what the default does in the tests."""
 ON_A_SMALL_MODEL = {"share": [0.1, 0.5], "word": ["inner", "outer"]}
@@ -35,6 +36,7 @@ WITH: dict[str, dict[str, Any]] = {
     "fedtoga carry": {"perturbation": "neighbor"},
     "fedgf global_rho": {"threshold": 0.05},
     "fedgf window": {"threshold": 0.1},
+    "centered_clipping steps": {"tau": 0.01},
     "--send topk+quantize bits": {"share": 0.5},
     "--send topk+quantize norm": {"share": 0.5},
 }
