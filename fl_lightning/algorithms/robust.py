@@ -7,6 +7,7 @@ from typing_extensions import Doc
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import BelowOneFloat, PositiveFloat, PositiveInt, checked
 from fl_lightning.terms import CenteredClipping, GeometricMedian, Krum, TrimmedMean
+from fl_lightning.terms.robust import UpToHalf
 
 
 def fedmedian() -> Algorithm:
@@ -26,9 +27,7 @@ def fedmedian() -> Algorithm:
 
 @checked
 def trimmed_mean(
-    share: Annotated[
-        BelowOneFloat, Doc("Part of the cohort that is left out on each side, at most 0.5.")
-    ] = 0.2,
+    share: Annotated[UpToHalf, Doc("Part of the cohort that is left out on each side.")] = 0.2,
 ) -> Algorithm:
     r"""Trimmed mean: each number's mean without the extreme clients (Yin et al., ICML 2018).
 

@@ -16,6 +16,8 @@ from fl_lightning.core.constraints import (
 )
 from fl_lightning.core.term import Term, View, zeros
 
+UpToHalf = Annotated[float, Range("a number from 0 to 0.5", 0, 0.5)]
+
 
 @dataclass(frozen=True)
 class TrimmedMean(Term):
@@ -28,10 +30,10 @@ class TrimmedMean(Term):
         Yin et al., ICML 2018, https://arxiv.org/abs/1803.01498
     """
 
-    share: Annotated[float, Range("a number from 0 to 0.5", 0, 0.5)] = 0.2
+    share: UpToHalf = 0.2
 
     def combine(self, updates: Tensor, v: View) -> Tensor:
-        left_out = min(int(self.share * len(updates)), (len(updates) - 1) // 2)
+        left_out = min(_part(self.share, len(updates)), (len(updates) - 1) // 2)
         return updates.sort(0).values[left_out : len(updates) - left_out].mean(0)
 
 
@@ -54,7 +56,7 @@ class Krum(Term):
     kept: PositiveInt = 1
 
     def combine(self, updates: Tensor, v: View) -> Tensor:
-        near = max(1, len(updates) - int(self.share * len(updates)) - 2)
+        near = max(1, len(updates) - _part(self.share, len(updates)) - 2)
         exact = "donot_use_mm_for_euclid_dist"  # x.x - 2 x.y + y.y would round small distances
         distances = torch.cdist(updates, updates, compute_mode=exact).square()
         scores = distances.sort(1).values[:, 1 : 1 + near].sum(1)  # the first is its own, 0
@@ -62,7 +64,7 @@ class Krum(Term):
 
     def summary_lines(self, first: View, last: View) -> Iterable[str]:
         cohort = round(first.participation * first.clients)
-        if cohort <= 2 * int(self.share * cohort) + 2:
+        if cohort <= 2 * _part(self.share, cohort) + 2:
             yield f"{cohort} clients a round are too few for Krum's bound with share {self.share}"
 
 
@@ -123,7 +125,7 @@ class SignFlip(Term):
     """An attack: the first clients send the opposite of their update.
 
     Attributes:
-        share: The part of all N clients that attacks: numbers 0 to share N - 1.
+        share: The part of the N clients that attacks: the first share N, rounded.
         scale: The factor on the opposite.
     """
 
@@ -131,4 +133,10 @@ class SignFlip(Term):
     scale: NonNegativeFloat = 1.0
 
     def send(self, delta: Tensor, v: View) -> Tensor:
-        return torch.where(v.client < self.share * v.clients, -self.scale * delta, delta)
+        attacks = v.client + 0.5 < self.share * v.clients
+        return torch.where(attacks, -self.scale * delta, delta)
+
+
+def _part(share: float, cohort: int) -> int:
+    """The whole number in a share of a cohort; 29 in 0.29 of 100, whose product is below."""
+    return int(share * cohort + 1e-9)
