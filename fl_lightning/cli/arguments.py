@@ -31,7 +31,13 @@ class Option:
 
 def options_of(function: Callable[..., Any], defaults: Mapping[str, Any] = {}) -> list[Option]:
     """The parameters of a function, or the fields of a dataclass, as options."""
-    hints = get_type_hints(function.__init__ if isclass(function) else function)
+    try:
+        hints = get_type_hints(function.__init__ if isclass(function) else function)
+    except (NameError, SyntaxError) as error:
+        raise UserError(
+            f"an annotation of {function.__name__} cannot be read ({error}): import what it names, "
+            "or leave it out"
+        ) from None
     options = []
     for name, p in signature(function).parameters.items():
         if p.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
@@ -75,14 +81,13 @@ class ArgumentParser(argparse.ArgumentParser):
 def add_options(group: Any, options: Sequence[Option], config: Mapping[str, Any] = {}) -> None:
     """Add options to a parser, or to a group of one; `config` holds other defaults by name."""
     for option in options:
-        if option.name in config:
-            try:
-                option = replace(option, default=convert(option.kind, config[option.name]))
+        where = "the configuration's" if option.name in config else "the default of"
+        default = config.get(option.name, option.default)
+        if option.name in config or default not in (None, NEEDED):
+            try:  # as it would be read, since config.yaml holds it: 2 epochs are 2.0
+                option = replace(option, default=convert(option.kind, default))
             except ValueError as error:
-                raise UserError(f"the configuration's {option.name}: {error}") from None
-        elif option.default not in (None, NEEDED):
-            # as it would be read, since config.yaml holds it: 2 epochs are 2.0
-            option = replace(option, default=convert(option.kind, option.default))
+                raise UserError(f"{where} {option.name}: {error}") from None
         switch: dict[str, Any] = {"nargs": "?", "const": True} if option.kind is bool else {}
         _add(group, option, default=option.default, **switch)
 

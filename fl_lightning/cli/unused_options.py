@@ -36,7 +36,11 @@ def unused_option_notes(
 
 def refuse_unused_options(given: Collection[str], chosen: Mapping[str, Chosen]) -> None:
     """Refuse general options that the command line names and the algorithm cannot use."""
-    fixes = {"clip_norm": "clips=True", "weighting": "weight=uniform or weight=by_size"}
+    fixes = {
+        "clip_norm": "clips=True",
+        "weighting": "weight=uniform or weight=by_size",
+        "server_lr": "terms without ExactAggregation",
+    }
     for option in sorted(parts.unused_by(parts.algorithm(chosen)).intersection(given)):
         fix = fixes.get(option, f"a `local` that needs {option}")
         raise UserError(

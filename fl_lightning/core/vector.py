@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from fl_lightning.errors import UserError, nearest
 
-Part = str | Callable[[str, "Layout"], bool]
+Part = str | Callable[[str, Any], bool]
 """Some parameters: "head", "body", "norm", a word in their names, or a function of name and layout.
 
 "norm" are the parameters of normalization layers.

@@ -162,8 +162,9 @@ def tensors(raw: Any, name: str) -> Any:
                 f"{name} is no tensor ({first_sentence(error)}): "
                 "give numbers, of the same shape in every row"
             ) from error
-    if column.ndim == 0 or column.layout != torch.strided:
-        kind = f"{column.layout}" if column.ndim else "a single number"
+    if column.ndim == 0 or column.is_nested or column.layout != torch.strided:
+        dense = "nested" if column.is_nested else f"{column.layout}"
+        kind = dense if column.ndim else "a single number"
         raise UserError(f"{name} is {kind}: give a dense tensor with one entry for every row")
     return column
 

@@ -28,7 +28,7 @@ from fl_lightning.executors import (
 )
 from fl_lightning.runs.chosen import Chosen, wrong_result
 from fl_lightning.runs.options import Options
-from fl_lightning.terms import Clip
+from fl_lightning.terms import Clip, ExactAggregation
 from fl_lightning.training.run_data import RunData
 
 OF_OPTIMIZER = "lr", "momentum", "weight_decay"
@@ -123,7 +123,7 @@ def with_general_options(algorithm: Algorithm, o: Options) -> Algorithm:
     unused = unused_by(algorithm)
     if o.weighting is not None:
         algorithm = algorithm.replace(weight=with_base(algorithm.weight, WEIGHTS[o.weighting]))
-    if o.server_lr is not None:
+    if o.server_lr is not None and "server_lr" not in unused:
         algorithm = algorithm.replace(server_lr=as_curve(o.server_lr))
     outer = [Clip(o.clip_norm)] if algorithm.clips and o.clip_norm is not None else []
     numbers = {**vars(o), "lr": o.lr_of_round(0, o.rounds)}
@@ -143,6 +143,8 @@ def unused_by(algorithm: Algorithm) -> set[str]:
     unused |= set() if algorithm.lr is None else {"lr"}
     if with_base(algorithm.weight, uniform) is with_base(algorithm.weight, by_size):
         unused.add("weighting")
+    if any(isinstance(term, ExactAggregation) for term in algorithm.terms):
+        unused.add("server_lr")  # it would scale the adapters' update, but not the base's
     if algorithm.local is local_sgd:
         return unused | set(OF_OPTIMIZER) - set(algorithm.sgd_options)
     parameters = signature(algorithm.local).parameters

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
 from shlex import quote
+from shutil import disk_usage
 from statistics import fmean
 
 import torch
@@ -47,6 +48,8 @@ def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Fed
     cohort = largest_cohort(federation.sampler, federation.clients.num_clients)
     visits = cohort * (federation.rounds - federation.round)
     disk = federation.store.most_disk_bytes(visits, o.keep_checkpoints)
+    free = disk_usage(federation.store.folder.parent).free if disk else 0
+    states = f"client states: at most {decimal(disk)} on disk, where {decimal(free)} are free"
     return "\n".join(
         [
             f"{name} on {names['data']}: {used:,} training and {len(test):,} test samples",
@@ -58,7 +61,7 @@ def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Fed
             f"{'' if cost.exact else ' at most (could not be counted)'}; "
             f"{_count(cost.gradients, 'gradient')}{passes} a step",
             *([] if data.validation is None else [held_out]),
-            *([f"client states: at most {decimal(disk)} on disk"] if disk >= 1e9 else []),
+            *([states] if disk > min(1e9, free) else []),
             data.partition.describe(train.labels, train.classes),
         ]
     )

@@ -57,6 +57,13 @@ def test_a_cached_function_of_ones_own_is_a_function(tmp_path):
     assert made.chosen["algorithm"].options == {"rho": 0.3}
 
 
+def test_a_class_of_ones_own_is_an_algorithm(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text("from fl_lightning import Algorithm\nclass Mine(Algorithm): ...\n")
+    made = experiment(tmp_path / "run", "--algorithm", f"{file}:Mine")
+    assert type(made.chosen["algorithm"]()).__name__ == "Mine"
+
+
 def flat() -> tuple[DeviceDataset, DeviceDataset]:
     train, test = (DeviceDataset(d.x.flatten(1).float(), d.y, d.classes) for d in digits())
     return train, test

@@ -83,6 +83,7 @@ def test_user_defined_functions_may_do_other_things_with_an_option(tmp_path):
 OWN_OPTIMIZERS = """
 from torch.optim import SGD, AdamW
 from fl_lightning import Algorithm
+from fl_lightning.terms import ExactAggregation
 
 def needs(params, lr, weight_decay):
     return AdamW(params, lr=lr, weight_decay=weight_decay)
@@ -92,6 +93,9 @@ def adamw():
 
 def fixed():
     return Algorithm(local=lambda params: SGD(params, lr=0.5), weight=lambda cohort: cohort.size**2)
+
+def exact():
+    return Algorithm(ExactAggregation())
 """
 """One takes its learning rate and weight decay from the run, one takes nothing."""
 
@@ -147,6 +151,7 @@ def test_a_local_optimizer_gets_the_options_that_it_needs(own, tmp_path, capsys)
         ("fixed", "--lr", "needs lr"),
         ("fixed", "--weight-decay", "needs weight_decay"),
         ("fixed", "--weighting", "weight=by_size"),
+        ("exact", "--server-lr", "without ExactAggregation"),
     ],
 )
 def test_a_general_option_that_an_algorithm_cannot_use_is_refused(name, flag, fix, own, capsys):

@@ -267,6 +267,12 @@ def test_what_does_not_fit_is_refused(rows: Any, options: dict[str, Any], said: 
     assert said in str(error.value)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_is_refused():
+    with pytest.raises(UserError, match=r"train\[0\] is nested"):
+        FederatedData((torch.nested.as_nested_tensor([*X]), Y), clients=OWNERS)
+
+
 def test_a_target_that_is_not_obvious_is_named_by_the_user():
     data = FederatedData({"x": X, "digit": Y}, clients=OWNERS)  # a LightningModule needs none
     with pytest.raises(UserError, match="x, digit"):

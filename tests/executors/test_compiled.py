@@ -1,5 +1,6 @@
 """A compiled local step computes what the eager one computes."""
 
+import subprocess
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ from torch import nn
 
 from fl_lightning import Algorithm, Federation, ModelError, StackedExecutor, algorithms
 from fl_lightning.executors.compile import onednn
+from fl_lightning.executors.compile.program import Program
 
 CAT = torch.ops.aten.cat.default
 
@@ -115,6 +117,17 @@ def test_images_after_a_group_norm_may_be_flattened(traces: list[Any]) -> None:
 def test_the_compiler_computes_the_same() -> None:
     """The only test that really compiles, which takes half a minute without inductor's cache."""
     assert_agree(*eager_and(TRACED, descending(algorithms.scaffold()), 1, **images(3)))
+
+
+def test_signals_of_schedulers_do_not_reach_the_compiler(traces: list[Any]) -> None:
+    ended = list[int]()
+
+    def step(x: torch.Tensor) -> torch.Tensor:  # called while it is traced
+        ended.append(subprocess.run(["sh", "-c", "kill -TERM $$; kill -USR1 $$"]).returncode)
+        return x + 1
+
+    Program(step)(torch.zeros(1))
+    assert ended == [0]
 
 
 def test_only_full_batches_of_full_width_are_compiled(traces: list[Any]) -> None:

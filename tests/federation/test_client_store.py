@@ -17,6 +17,7 @@ from fl_lightning.federation import client_store
 from fl_lightning.federation.client_store import BLOCK, ClientStore
 from fl_lightning.federation.row_files import RowFiles
 from fl_lightning.runs.converters import parse_bytes
+from fl_lightning.training import summary
 
 
 @pytest.fixture(params=[0, 2 * ROW, PLENTY], ids=["no row", "two rows", "all rows"])
@@ -253,12 +254,16 @@ def begun(folder: Path, *argv: str) -> None:
     jobs.experiment("--run-dir", str(folder), "--accelerator", "cpu", *argv).run()
 
 
-def test_a_run_shows_what_its_states_take_from_a_gigabyte_on(tmp_path, capsys, monkeypatch):
+def test_a_run_shows_what_its_states_take_if_it_is_much(tmp_path, capsys, monkeypatch):
     begun(tmp_path / "small", "--rounds", "1")
     assert "on disk" not in capsys.readouterr().out
     monkeypatch.setattr(ClientStore, "most_disk_bytes", lambda *_: 11 * 10**8)
     begun(tmp_path / "large", "--rounds", "1")
-    assert "client states: at most 1.1 GB on disk\n" in capsys.readouterr().out
+    assert "client states: at most 1.1 GB on disk" in capsys.readouterr().out
+    monkeypatch.setattr(ClientStore, "most_disk_bytes", lambda *_: 3 * 10**6)
+    monkeypatch.setattr(summary, "disk_usage", lambda _: Mock(free=2 * 10**6))
+    begun(tmp_path / "full", "--rounds", "1")
+    assert "3.0 MB on disk, where 2.0 MB are free" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("bad", ["many", "4"])

@@ -3,5 +3,5 @@
 Experimental: this folder uses private functions of PyTorch, which a new release may change.
 `tests/executors/test_graph_passes.py` names the ones that are missing.
 
-Imports `core` and below; only `executors` imports it.
+Imports `core`, `distributed` and below; only `executors` imports it.
 """

@@ -1,6 +1,7 @@
 """A function of tensors as one compiled program."""
 
 from collections.abc import Callable, Iterator, Sequence
+from signal import SIG_BLOCK, SIG_SETMASK, pthread_sigmask
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from fl_lightning.distributed.signals import STOP_SIGNALS
 from fl_lightning.errors import ModelError, TermError, first_sentence
 from fl_lightning.executors.compile.late_concat import with_late_concatenation
 from fl_lightning.executors.compile.max_pool import with_vector_pooling
@@ -47,6 +49,8 @@ class Program:
         if key in self._compiled:
             run, out = self._compiled[key]
             return _unflatten(out, iter(run(*tensors)))
+        # compilers inherit it: schedulers send their signals to all processes of a run
+        before = pthread_sigmask(SIG_BLOCK, STOP_SIGNALS)
         try:
             run, out = self._compile(leaves, structure, tensors)
             values = run(*tensors)
@@ -57,6 +61,8 @@ class Program:
             raise ModelError(
                 f"this local step cannot be compiled ({reason}): train without --compile"
             ) from error
+        finally:
+            pthread_sigmask(SIG_SETMASK, before)
         self._compiled[key] = run, out
         return _unflatten(out, iter(values))
 

@@ -223,7 +223,7 @@ def score(text: Score | str, runs: Sequence[Run] = ()) -> Score:
     function = partial(of_tag, name) if is_tag else SCORES.get(name)
     if function is None:
         known = ", ".join(SCORES)
-        raise UserError(f"there is no score {name}: take a tag of metrics.csv or one of {known}")
+        raise UserError(f"there is no score {name}: take a tag with a slash, or one of {known}")
     try:
         values = [float(number)] if number else []
         made = function(*(int(value) if value.is_integer() else value for value in values))
