@@ -33,7 +33,7 @@ def trimmed_mean(
 
     Formula:
         step: w \gets w - \eta\, g(w)
-        server: w^{t+1} = w^t + \operatorname{mean} \bigl\{ x_{(k)} : b < k \le M - b \bigr\}, \quad
+        server: w^{t+1} = w^t + \operatorname{mean}\, \{ x_{(k)} : b < k \le M - b \}, \quad
             x_i = u_i - w^t, \quad b = \lfloor \mathrm{share} \cdot M \rfloor
         with: x_{(1)} \le \dots \le x_{(M)} \text{: in each number the sorted updates}
 
@@ -52,7 +52,7 @@ def krum(
 
     Formula:
         step: w \gets w - \eta\, g(w)
-        server: w^{t+1} = w^t + \operatorname{mean} \{ x_i : s_i \text{ among the least} \}, \quad
+        server: w^{t+1} = w^t + \operatorname{mean}\, \{ x_i : s_i \text{ among the least} \}, \quad
             s_i = \sum_{j \in N_i} \|x_i - x_j\|^2, \quad x_i = u_i - w^t
         with: N_i \text{: the } M - f - 2 \text{ other clients nearest to } x_i
 
