@@ -144,7 +144,7 @@ def check_private(federation: Federation) -> None:
             f"{name} cannot leave clients out of a round: choose --on-divergence stop or continue"
         )
     if algorithm.combining is not None:
-        combines = type(algorithm.terms[algorithm.combining]).__name__
+        combines = type(algorithm.combining).__name__
         raise UserError(f"{name} covers a mean of updates, not what {combines} makes: leave it out")
     if algorithm.weight is not uniform or "weight" in rehearsal.assigned:
         raise UserError(

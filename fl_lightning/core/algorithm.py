@@ -1,7 +1,6 @@
 """Algorithm: terms, a local and a server optimizer, aggregation weights."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ from fl_lightning.core.curves import Coefficients, Curve, OfRound, Place, curves
 from fl_lightning.core.lr_sum import lr_sum
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.prediction import Predict, from_logits
-from fl_lightning.core.term import States, Term, TermOracle, View, overrides
+from fl_lightning.core.term import States, Term, TermOracle, View, combining, shown
 from fl_lightning.core.vector import Part
 from fl_lightning.core.weighting import Weight, uniform
 from fl_lightning.errors import TermError, UserError
@@ -128,14 +127,10 @@ class Algorithm:
                     f"{name} of an algorithm is {given!r:.60}: give a function, such as by_size as "
                     "weight, or cosine(0.1, 0.1) as lr or server_lr"
                 )
-        combining = [i for i, term in enumerate(terms) if overrides(term, "combine")]
-        named = " and ".join(type(terms[i]).__name__ for i in combining)
-        if len(combining) > 1:
-            raise TermError(f"{named} both combine the cohort's updates: choose one")
-        if combining and weight is not uniform:
+        if (term := combining(terms)) and weight is not uniform:
             raise TermError(
-                f"{named} combines updates of clients that count equally: choose uniform weights "
-                "(--weighting uniform)"
+                f"{type(term).__name__} combines updates of clients that count equally: choose "
+                "uniform weights (--weighting uniform)"
             )
         self.terms, self.local, self.server, self.weight = terms, local, server, weight
         self.lr, self.rate, self.server_lr, self.trains = lr, rate, server_lr, trains
@@ -156,9 +151,9 @@ class Algorithm:
         return self.replace(terms=(*inner, *terms, *outer), local=local or self.local)
 
     @property
-    def combining(self) -> int | None:
-        """The index of the term that combines the cohort's updates; None if they are averaged."""
-        return next((i for i, term in enumerate(self.terms) if overrides(term, "combine")), None)
+    def combining(self) -> Term | None:
+        """The term that combines the cohort's updates; None if they are averaged."""
+        return combining(self.terms)
 
     @property
     def curves(self) -> dict[Place, Curve]:
@@ -203,7 +198,7 @@ class Algorithm:
         return lr_sum(self.local, tuple(lrs))
 
     def __repr__(self) -> str:
-        return f"Algorithm({', '.join(map(_shown, self.terms))})"
+        return f"Algorithm({', '.join(map(shown, self.terms))})"
 
     # The hooks of all terms as pure functions: views live only inside, so vmap sees tensors only.
     # `states` are one client's (client and local).
@@ -273,13 +268,10 @@ class Algorithm:
         server_states: AllStates,
         updates: Tensor | None = None,
     ) -> tuple[Tensor, list[States]]:
-        """The update for the server's optimizer, and the server's states.
-
-        `delta` is the mean of the cohort's `updates`, (M, d), for a term that combines them.
-        """
+        """The update for the server's optimizer, from the mean of `updates`, and its states."""
         views = self._views(facts, server_states)
         if self.combining is not None and updates is not None and len(updates):
-            delta = self.terms[self.combining].combine(updates, views[self.combining])
+            delta = self.combining.combine(updates, views[self.terms.index(self.combining)])
         for term, mean, view in zip(self.terms, means, views, strict=True):
             delta = term.update(delta, mean, view)
         return delta, [view._states() for view in views]
@@ -305,11 +297,3 @@ def _at(algorithm: Algorithm, round: int, rounds: int) -> Algorithm:
         return algorithm.with_coefficients(algorithm.coefficients(round, rounds))
     except UserError as error:
         raise UserError(f"{error}, in round {round + 1:,} of {rounds:,}") from error
-
-
-def _shown(term: Term) -> str:
-    """A term with its coefficients; functions by name, without their addresses."""
-    names = [field.name for field in fields(term)] if is_dataclass(term) else vars(term)
-    values = {name: getattr(term, name) for name in names}
-    coefficients = [f"{name}={getattr(value, '__name__', value)}" for name, value in values.items()]
-    return f"{type(term).__name__}({', '.join(coefficients)})"

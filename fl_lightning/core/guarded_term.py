@@ -105,7 +105,7 @@ class GuardedTerm(Term):
     def __init__(self, term: Term, index: int, views: list["StrictView"]):
         self.term, self.index, self.views = term, index, views
         for hook in HOOKS:
-            if hook != "combine" or overrides(term, hook):
+            if hook != "combine" or overrides(term, hook):  # by which one knows who combines
                 setattr(self, hook, partial(self._call, hook))
 
     def _call(self, hook: str, *arguments: Any) -> Any:

@@ -139,3 +139,21 @@ def unaliased(tensor: Tensor, *others: Tensor) -> Tensor:
     here = tensor.untyped_storage().data_ptr()
     shared = any(other.untyped_storage().data_ptr() == here for other in others)
     return tensor.clone() if shared else tensor
+
+
+def change(after: Tensor, before: Tensor) -> Tensor:
+    """How far a buffer has moved, as real numbers; exactly 0 where it has not."""
+    if after.is_complex():
+        after, before = torch.view_as_real(after), torch.view_as_real(before)
+    elif not after.is_floating_point():
+        after, before = after.long(), before.long()
+    return torch.where(after == before, 0, after - before)
+
+
+def changed(before: Tensor, by: Tensor) -> Tensor:
+    """The buffer after a mean change; integers are rounded."""
+    if before.is_complex():
+        return before + torch.view_as_complex(by.to(before.real.dtype).contiguous())
+    if before.is_floating_point():
+        return before + by.to(before.dtype)
+    return (before.long() + by.round().long()).to(before.dtype)

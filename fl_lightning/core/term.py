@@ -6,7 +6,7 @@ or batches, and no client axis, which the StackedExecutor adds with `vmap`.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
@@ -266,6 +266,27 @@ class WrappedTerm(Term):
 def overrides(term: Term, hook: str) -> bool:
     """Whether a term does something in a hook."""
     return getattr(getattr(term, hook), "__func__", None) is not getattr(Term, hook)
+
+
+def combining(terms: Iterable[Term]) -> Term | None:
+    """The term that combines the cohort's updates; None if they are averaged.
+
+    Raises:
+        TermError: If several do.
+    """
+    found = [term for term in terms if overrides(term, "combine")]
+    if len(found) > 1:
+        named = " and ".join(type(term).__name__ for term in found)
+        raise TermError(f"{named} both combine the cohort's updates: choose one")
+    return found[0] if found else None
+
+
+def shown(term: Term) -> str:
+    """A term with its coefficients; functions by name, without their addresses."""
+    names = [field.name for field in fields(term)] if is_dataclass(term) else vars(term)
+    values = {name: getattr(term, name) for name in names}
+    coefficients = [f"{name}={getattr(value, '__name__', value)}" for name, value in values.items()]
+    return f"{type(term).__name__}({', '.join(coefficients)})"
 
 
 def with_inner(terms: Iterable[Term]) -> Iterator[Term]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from fl_lightning.core.device import to_device_async
+from fl_lightning.core.network import change, changed
 from fl_lightning.errors import TermError
 from fl_lightning.executors import ClientResult
 from fl_lightning.executors.executor import Buffers
@@ -87,7 +88,7 @@ class RoundSums:
         self._own_weights, self._combines = own_weights, combines
         leaves, self._structure = tree_flatten(message)
         self._vectors, self._last = 1 + starts_elsewhere, 1 + starts_elsewhere + len(leaves)
-        self._received, changes = buffers, [_change(b, b) for b in buffers.values()]
+        self._received, changes = buffers, [change(b, b) for b in buffers.values()]
         self._like = [*[w] * self._vectors, *leaves, *changes]
         self._cohort, self._skips = cohort, on_divergence == "skip-client"
         self._stops = on_divergence == "stop"
@@ -132,7 +133,7 @@ class RoundSums:
         if self._vectors > 1:
             vectors.append(result.sent.update + (result.origin - self._like[0]))
         moved = vectors[-1]
-        buffers = [_change(result.buffers[name], b) for name, b in self._received.items()]
+        buffers = [change(result.buffers[name], b) for name, b in self._received.items()]
         tensors = [*vectors, *message, *buffers]
         limited = self._sum.limit < inf  # otherwise progress is finite where its square is
         checked = [
@@ -291,24 +292,6 @@ class RoundSums:
         moves = [means[0], means[self._vectors - 1]]
         messages = tree_unflatten(means[self._vectors : self._last], self._structure)
         changes = zip(self._received.items(), means[self._last :], strict=True)
-        averaged = {name: _changed(buffer, change) for (name, buffer), change in changes}
+        averaged = {name: changed(buffer, by) for (name, buffer), by in changes}
         scalars = [(s / n).to(means[0]) for s, n in ((loss, count), (squared, weight))]
         return moves, messages, averaged, scalars
-
-
-def _change(after: Tensor, before: Tensor) -> Tensor:
-    """How far a buffer has moved, as real numbers; exactly 0 where it has not."""
-    if after.is_complex():
-        after, before = torch.view_as_real(after), torch.view_as_real(before)
-    elif not after.is_floating_point():
-        after, before = after.long(), before.long()
-    return torch.where(after == before, 0, after - before)
-
-
-def _changed(before: Tensor, change: Tensor) -> Tensor:
-    """The buffer after a mean change; integers are rounded."""
-    if before.is_complex():
-        return before + torch.view_as_complex(change.to(before.real.dtype).contiguous())
-    if before.is_floating_point():
-        return before + change.to(before.dtype)
-    return (before.long() + change.round().long()).to(before.dtype)

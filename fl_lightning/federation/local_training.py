@@ -66,11 +66,11 @@ class LocalTraining:
         self.on_divergence, self.deterministic = on_divergence, deterministic
         how = executor.parallel, executor.compiled > 0
         self.rehearsal = server.rehearse(server.scheduled, clients.dataset.num_classes, *how)
-        if "weight" in self.rehearsal.assigned and server.scheduled.combining is not None:
-            combines = type(server.scheduled.terms[server.scheduled.combining]).__name__
+        combining = server.scheduled.combining
+        if combining is not None and "weight" in self.rehearsal.assigned:
             raise TermError(
-                f"a term weighs clients by v.weight, but {combines} combines updates of clients "
-                "that count equally: leave one of them out"
+                f"a term weighs clients by v.weight, but {type(combining).__name__} combines "
+                "updates of clients that count equally: leave one of them out"
             )
         self.logs = TermLogs(self.server.algorithm.terms, diagnostics)
         self.sum_type = ExactSum if deterministic else PlainSum
