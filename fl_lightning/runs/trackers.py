@@ -9,6 +9,7 @@ from typing import Any
 from lightning.fabric.loggers.logger import Logger
 
 from fl_lightning.distributed.launcher_env import is_first_rank
+from fl_lightning.errors import UserError
 from fl_lightning.runs.config_yaml import dump, load
 from fl_lightning.runs.folder import program_name
 
@@ -21,6 +22,9 @@ def start_trackers(
     They are configured by their own environment variables, such as `WANDB_MODE` and
     `MLFLOW_TRACKING_URI`. The project, which MLflow calls an experiment, is named after the recipe.
     `trackers.yaml` in the run's folder keeps the trackers' names of the run.
+
+    Raises:
+        UserError: If one does not start, as without an account.
     """
     if not names or not is_first_rank():
         return []
@@ -28,10 +32,16 @@ def start_trackers(
     ids = load(file.read_text()) if file.is_file() else {}
     project, loggers = program_name(), list[Logger]()
     for name in names:
-        logger = MAKERS[name](project, folder, ids.get(name))
-        if name not in ids or name != "mlflow":  # there a resumed run cannot change an option
-            logger.log_hyperparams(dict(options))
-        ids[name] = str(logger.version)
+        try:
+            logger = MAKERS[name](project, folder, ids.get(name))
+            if name not in ids or name != "mlflow":  # there a resumed run cannot change an option
+                logger.log_hyperparams(dict(options))
+            ids[name] = str(logger.version)
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise UserError(
+                f"{name} does not start ({reason}): set it up, or leave out --logger {name}"
+            ) from error
         loggers.append(logger)
     file.write_text(dump(ids))
     return loggers

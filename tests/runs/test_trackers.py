@@ -18,6 +18,13 @@ def test_a_missing_tracker_is_one_sentence(tmp_path, monkeypatch, sentence):
     assert "pip install wandb" in said
 
 
+def test_a_tracker_that_does_not_start_is_one_sentence(tmp_path, monkeypatch, sentence):
+    monkeypatch.setattr(options, "find_spec", lambda name: True)
+    monkeypatch.setitem(trackers.MAKERS, "wandb", Mock(side_effect=RuntimeError("No API\nkey.")))
+    said = sentence(experiment(tmp_path / "run", "--logger", "wandb").run)
+    assert "wandb does not start (No API key.)" in said
+
+
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_mlflow_gets_options_and_scalars_of_a_run_that_is_resumed(tmp_path, monkeypatch):
     """With its local file store."""
