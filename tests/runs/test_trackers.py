@@ -1,7 +1,7 @@
 """Experiment trackers: the scalars and options of a run, and a resumed run continues its own."""
 
 from typing import Any
-from unittest.mock import ANY, Mock, call
+from unittest.mock import Mock, call
 
 import jobs
 import pytest
@@ -50,12 +50,13 @@ def test_trackio_gets_the_scalars(tmp_path, monkeypatch):
     trackio = Mock()
     run = trackio.init.return_value
     monkeypatch.setattr(trackers, "import_module", lambda name: trackio)
+    monkeypatch.setattr("sys.argv", ["ipykernel_launcher.py"])
     for resume in ("never", "allow"):
         run.config = {}  # a resumed run has lost its options
         (logger,) = trackers.start_trackers(["trackio"], tmp_path, {"algorithm": "mine"})
         logger.log_metrics({"test/accuracy": 0.5}, 3)
         logger.finalize("success")
-        trackio.init.assert_called_with(ANY, tmp_path.name, resume=resume, embed=False)
+        trackio.init.assert_called_with("notebook", tmp_path.name, resume=resume, embed=False)
         assert run.config == {"algorithm": "mine"}
     assert run.log.call_args_list == [call({"test/accuracy": 0.5}, 3)] * 2
     assert trackio.finish.call_count == 2
