@@ -47,9 +47,7 @@ def open_run(path: Path | None, method: str, config: Config, resume: bool) -> It
     """
     if resume and path is None:
         raise UserError("--resume continues the run in --run-dir: name it")
-    program = Path(sys.argv[0]).stem
-    name = "notebook" if program.endswith("kernel_launcher") else program  # Jupyter's and Colab's
-    folder = path or _new_folder(Path("runs", name), method)
+    folder = path or _new_folder(Path("runs", program_name()), method)
     with take_lock(folder) if is_first_rank() else nullcontext():
         try:
             _check(folder, bool(path), config, resume)
@@ -60,6 +58,12 @@ def open_run(path: Path | None, method: str, config: Config, resume: bool) -> It
                 (folder / LOCK).unlink()
                 with suppress(OSError):  # NFS keeps files that are open
                     folder.rmdir()
+
+
+def program_name() -> str:
+    """The name of the script, or `notebook`."""
+    program = Path(sys.argv[0]).stem
+    return "notebook" if program.endswith("kernel_launcher") else program  # Jupyter's and Colab's
 
 
 def _check(folder: Path, named: bool, config: Config, resume: bool) -> None:

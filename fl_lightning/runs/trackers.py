@@ -1,6 +1,5 @@
 """Experiment trackers: Weights & Biases, MLflow and trackio get a run's scalars and options."""
 
-import sys
 from argparse import Namespace
 from collections.abc import Collection, Mapping
 from importlib import import_module
@@ -10,7 +9,9 @@ from typing import Any
 from lightning.fabric.loggers.logger import Logger
 
 from fl_lightning.distributed.launcher_env import is_first_rank
+from fl_lightning.errors import UserError
 from fl_lightning.runs.config_yaml import dump, load
+from fl_lightning.runs.folder import program_name
 
 
 def start_trackers(
@@ -21,17 +22,26 @@ def start_trackers(
     They are configured by their own environment variables, such as `WANDB_MODE` and
     `MLFLOW_TRACKING_URI`. The project, which MLflow calls an experiment, is named after the recipe.
     `trackers.yaml` in the run's folder keeps the trackers' names of the run.
+
+    Raises:
+        UserError: If one does not start, as without an account.
     """
     if not names or not is_first_rank():
         return []
     file = folder / "trackers.yaml"
     ids = load(file.read_text()) if file.is_file() else {}
-    project, loggers = Path(sys.argv[0]).stem, list[Logger]()
+    project, loggers = program_name(), list[Logger]()
     for name in names:
-        logger = MAKERS[name](project, folder, ids.get(name))
-        if name not in ids:  # MLflow does not let a resumed run change an option
-            logger.log_hyperparams(dict(options))
-        ids[name] = str(logger.version)
+        try:
+            logger = MAKERS[name](project, folder, ids.get(name))
+            if name not in ids or name != "mlflow":  # there a resumed run cannot change an option
+                logger.log_hyperparams(dict(options))
+            ids[name] = str(logger.version)
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise UserError(
+                f"{name} does not start ({reason}): set it up, or leave out --logger {name}"
+            ) from error
         loggers.append(logger)
     file.write_text(dump(ids))
     return loggers
@@ -79,7 +89,8 @@ def _wandb(project: str, folder: Path, run: str | None) -> Logger:
         def finalize(self, status: str) -> None:
             self.experiment.finish(int(status != "success"))
 
-    return Finishing(folder.name, folder, project=project, id=run)
+    # or Lightning takes the run that another fit of this process has begun
+    return Finishing(folder.name, folder, project=project, id=run, reinit="create_new")
 
 
 def _mlflow(project: str, folder: Path, run: str | None) -> Logger:

@@ -257,7 +257,7 @@ class Session:
         with stop_on_signals(partial(federation.request_stop, preempted=True)) as signals:
             try:
                 federation.fit()
-                status = "success"
+                status = "success" if federation.finished else "failed"  # as Lightning has it
             finally:
                 progress.stop()
                 for logger in fabric.loggers:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -45,6 +45,7 @@ class Task:
     loss: TaskLoss
     metrics: Sequence[str] | Mapping[str, Metric] = ()
     batch_size: int = 100
+    _made: dict[Any, dict[str, Metric]] = field(default_factory=dict, init=False, repr=False)
 
     fix: ClassVar[str] = "choose other metrics, or other targets"
     """What to do if the scores cannot be computed."""
@@ -139,7 +140,10 @@ class Task:
     ) -> Metrics:
         """The scores of the module as it is on some samples, or all, on this rank alone."""
         index = (torch.arange(len(data)) if index is None else index).to(data.device)
-        metrics = make_metrics(self.metrics, len(data.classes), data.device)
+        kind = len(data.classes), data.device
+        if kind not in self._made:  # to make them for each client took half of its time
+            self._made[kind] = make_metrics(self.metrics, *kind)
+        metrics = self._made[kind]
         size, model = self.batch_size, self.module.eval()
         right, total, seen = score(model, data, index, self.loss, autocast, size, metrics.values())
         own = {"accuracy": right.double().mean().item()} if data.classes else {}

@@ -46,7 +46,8 @@ class FederatedTrainer:
         augment: Augmentation of images (n, channels, height, width), the first tensor of a row.
         callbacks: Objects with the hooks that `fl_lightning.callbacks` describes; or classes of
             them, such as `fl.callbacks.ClientScores`, which get the parts of the run they take.
-        loggers: Further loggers of Fabric.
+        loggers: Further loggers of Fabric, which get the scalars. The option `logger`, such as
+            ("wandb",), gives a tracker the options too.
         **options: The options of the command line (`fl_lightning.runs.options`): rounds,
             participation, local_epochs, batch_size, lr, seed, run_dir, executor and others; and
             Fabric's accelerator, devices, num_nodes, strategy and precision. A LightningModule's

@@ -1,9 +1,12 @@
 """Experiment trackers: the scalars and options of a run, and a resumed run continues its own."""
 
-from unittest.mock import ANY, Mock, call
+from typing import Any
+from unittest.mock import Mock, call
 
 import jobs
 import pytest
+from lightning.pytorch import loggers
+from lightning.pytorch.loggers.logger import DummyLogger
 from refusals import experiment
 
 from fl_lightning.runs import options, trackers
@@ -13,6 +16,13 @@ def test_a_missing_tracker_is_one_sentence(tmp_path, monkeypatch, sentence):
     monkeypatch.setattr(options, "find_spec", lambda name: None)
     said = sentence(experiment, tmp_path / "run", "--logger", "wandb")
     assert "pip install wandb" in said
+
+
+def test_a_tracker_that_does_not_start_is_one_sentence(tmp_path, monkeypatch, sentence):
+    monkeypatch.setattr(options, "find_spec", lambda name: True)
+    monkeypatch.setitem(trackers.MAKERS, "wandb", Mock(side_effect=RuntimeError("No API\nkey.")))
+    said = sentence(experiment(tmp_path / "run", "--logger", "wandb").run)
+    assert "wandb does not start (No API key.)" in said
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -39,13 +49,27 @@ def test_trackio_gets_the_scalars(tmp_path, monkeypatch):
     """Its module is replaced: the package is large."""
     trackio = Mock()
     run = trackio.init.return_value
-    run.config = {}
     monkeypatch.setattr(trackers, "import_module", lambda name: trackio)
+    monkeypatch.setattr("sys.argv", ["ipykernel_launcher.py"])
     for resume in ("never", "allow"):
+        run.config = {}  # a resumed run has lost its options
         (logger,) = trackers.start_trackers(["trackio"], tmp_path, {"algorithm": "mine"})
         logger.log_metrics({"test/accuracy": 0.5}, 3)
         logger.finalize("success")
-        trackio.init.assert_called_with(ANY, tmp_path.name, resume=resume, embed=False)
+        trackio.init.assert_called_with("notebook", tmp_path.name, resume=resume, embed=False)
+        assert run.config == {"algorithm": "mine"}
     assert run.log.call_args_list == [call({"test/accuracy": 0.5}, 3)] * 2
     assert trackio.finish.call_count == 2
-    assert run.config == {"algorithm": "mine"}
+
+
+def test_wandb_gets_a_run_of_its_own(tmp_path, monkeypatch):
+    """Beside one that another fit of this process has begun; its logger is replaced."""
+    made = list[dict[str, Any]]()
+
+    class Replaced(DummyLogger):
+        def __init__(self, *_: Any, **given: Any):
+            made.append(given)
+
+    monkeypatch.setattr(loggers, "WandbLogger", Replaced)
+    trackers.start_trackers(["wandb"], tmp_path, {})
+    assert made[0]["reinit"] == "create_new"

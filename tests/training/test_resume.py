@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jobs
 import pytest
@@ -87,9 +88,11 @@ def test_a_signal_stops_a_fit_after_a_checkpoint(tmp_path: Path, capsys: Any) ->
         made = trainer(rounds=4, run_dir=tmp_path / folder, **options)
         return lambda **how: (made.fit(module, data(), **how), state(module))[1]
 
+    logger = Mock()
     with pytest.raises(SystemExit) as stopped:
-        fit("my run--2", callbacks=[Signal()])()
+        fit("my run--2", callbacks=[Signal()], loggers=[logger])()
     assert stopped.value.code == EXIT_PREEMPTED
+    logger.finalize.assert_called_once_with("failed")
     said = capsys.readouterr().out
     assert "stopped by SIGTERM after round 2 of 4" in said
     assert f'run_dir="{tmp_path / "my run--2"}" and fit(..., resume=True)' in said

@@ -3,6 +3,7 @@
 import math
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torchmetrics.classification import MulticlassAccuracy
 import fl_lightning as fl
 from fl_lightning.__main__ import main
 from fl_lightning.callbacks import ClientScores
+from fl_lightning.callbacks.metrics import METRICS
 
 
 def test_metrics_rest_in_the_training_step_and_it_is_said_once(capsys: Any) -> None:
@@ -261,3 +263,13 @@ def test_the_worst_clients_are_those_of_the_metrics_direction(capsys: Any) -> No
     assert fit.run is not None
     main(["analyze", "clients", str(fit.run.path), "--metric", "far"])
     assert f"{each['test/far'].nsmallest(worst).mean():.2f}" in capsys.readouterr().out
+
+
+def test_metrics_are_made_once_for_all_clients(monkeypatch: Any) -> None:
+    """To make one takes longer than to score a small client."""
+    made = Mock(side_effect=METRICS["mae"])
+    monkeypatch.setitem(METRICS, "mae", made)
+    fit, module = trainer(loss="mse", metrics=["mae"]), nn.Linear(1, 1).double()
+    each = fit.test(module, regression(test=0.3), per_client=True)["test/mae"]
+    assert made.call_count == 2  # also as the names are read
+    assert each.nunique() == len(each) > 1
