@@ -153,6 +153,7 @@ def make_metrics(
             raise UserError(
                 f"the metric {name!r} is a {type(metric).__name__}: give a torchmetrics one"
             )
+        metric.reset()  # of what an interrupted evaluation has seen
         metric.distributed_available_fn = bool  # False: every rank has seen all batches
         made[name] = metric.to(device)
     return made

@@ -144,6 +144,8 @@ class Task:
         if kind not in self._made:  # to make them for each client took half of its time
             self._made[kind] = make_metrics(self.metrics, *kind)
         metrics = self._made[kind]
+        for metric in metrics.values():
+            metric.reset()  # of what an interrupted evaluation has seen
         size, model = self.batch_size, self.module.eval()
         right, total, seen = score(model, data, index, self.loss, autocast, size, metrics.values())
         own = {"accuracy": right.double().mean().item()} if data.classes else {}

@@ -273,3 +273,19 @@ def test_metrics_are_made_once_for_all_clients(monkeypatch: Any) -> None:
     each = fit.test(module, regression(test=0.3), per_client=True)["test/mae"]
     assert made.call_count == 2  # also as the names are read
     assert each.nunique() == len(each) > 1
+
+
+def test_a_metric_that_has_seen_other_samples_starts_anew() -> None:
+    """As after an evaluation that was interrupted."""
+    metric = torchmetrics.MeanAbsoluteError()
+    fit, module, given = (
+        trainer(loss="mse", metrics={"mae": metric}),
+        nn.Linear(1, 1),
+        regression(test=0.3),
+    )
+    for score in (
+        lambda: fit.fit(module, given).metrics["test/mae"],
+        lambda: [*fit.test(data=given).values()],
+    ):
+        metric.update(torch.tensor([1e6]), torch.tensor([0.0]))
+        assert max(score()) < 1e3
