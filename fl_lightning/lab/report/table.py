@@ -64,6 +64,8 @@ class Table:
         lines = [head, ["---"] * len(head), *rows]
         return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", self.caption]).strip()
 
+    __repr__ = markdown
+
     def latex(self) -> str:
         """The table in LaTeX, as wide as the text at most, with the methods' names in papers."""
         text, commands = self.text.copy(), self._styles(LATEX)

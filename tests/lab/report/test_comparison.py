@@ -126,6 +126,7 @@ def test_the_best_method_of_each_column_is_marked(tmp_path):
         "",
         "best, %: test accuracy of the global model, 1 seed",
     ]
+    assert str(table) == table.markdown()
 
 
 @pytest.mark.parametrize(
