@@ -1,5 +1,6 @@
 """Callbacks that end a run early: a scalar stops improving, or the model stops moving."""
 
+from collections import ChainMap
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal
@@ -22,8 +23,8 @@ class EarlyStopping(Stopping):
         patience: Evaluations without improvement before the run stops.
         monitor: The scalar, such as val/loss, val/accuracy or train/loss.
         min_delta: The smallest change that is an improvement.
-        mode: The direction in which the scalar improves; auto: max for names with
-            accuracy, acc, auc, auroc, f1, precision, r2 or recall, else min.
+        mode: The direction in which the scalar improves; auto: as its metric says, else by its
+            name: max for scores such as accuracy, auroc, dice or f1, else min.
     """
 
     monitor: str = "val/loss"
@@ -47,11 +48,16 @@ class EarlyStopping(Stopping):
                 known = ", ".join(sorted(metrics))
                 raise UserError(f"no round has recorded {self.monitor!r}: monitor one of {known}")
             return
-        upwards = self.mode == "max" or (self.mode == "auto" and higher_is_better(self.monitor))
-        score = metrics[self.monitor] if upwards else -metrics[self.monitor]
+        score = metrics[self.monitor] * (1 if self._upwards(federation) else -1)
         better = score > self.best + self.min_delta
         self.best = score if better else self.best
         self._count(federation, better)
+
+    def _upwards(self, federation: Federation) -> bool:
+        if self.mode != "auto":
+            return self.mode == "max"
+        others = [getattr(other, "directions", {}) for other in federation.fabric._callbacks]
+        return ChainMap(*others).get(self.monitor, higher_is_better(self.monitor))
 
 
 @dataclass(eq=False)

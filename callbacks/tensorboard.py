@@ -53,7 +53,10 @@ class TensorBoard(TensorBoardLogger):
 
     def __init__(self, folder: Path, after: int = 0):
         purge = after + 1 if after else 0
-        super().__init__(folder, name="", version="", default_hp_metric=False, purge_step=purge)
+        # Ctrl-C may leave the writer's thread asleep for `flush_secs`, for which `finalize` waits
+        super().__init__(
+            folder, name="", version="", default_hp_metric=False, purge_step=purge, flush_secs=2
+        )
         self._best = -inf
         with suppress(OSError, ValueError):  # no table yet, or a damaged one
             accuracies = read_scalars(folder / "metrics.csv").get("test/accuracy", {})

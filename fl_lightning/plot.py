@@ -40,7 +40,8 @@ def clients(scores: DataFrame) -> Figure:
     Args:
         scores: What `trainer.test(data=data, per_client=True)` returned, one row a client.
     """
-    names = [name for name in scores.select_dtypes("number") if name not in ("client", "samples")]
+    numbers = scores.select_dtypes("number") if isinstance(scores, DataFrame) else ()
+    names = [name for name in numbers if name not in ("client", "samples")]
     if not names:
         raise UserError("there are no scores: give the frame of trainer.test(..., per_client=True)")
     figure = Figure((4.0 * len(names), 3.0), dpi=110, layout="constrained")
@@ -57,6 +58,8 @@ def partition(data: FederatedData) -> Figure:
     Args:
         data: Whose target is one class a row, of at most `MOST_SHOWN`, for the heat map.
     """
+    if not isinstance(data, FederatedData):
+        raise UserError("partition takes FederatedData, whose rows have clients")
     y = data.divided(data.train)[1]
     y = y.long() if isinstance(y, Tensor) and not y.is_floating_point() else y
     names = data.classes or number_names(y)

@@ -80,7 +80,8 @@ def _check(folder: Path, named: bool, config: Config, resume: bool) -> None:
         before.check_resumption(config)
     elif exists and (named or is_first_rank()):  # a new folder is rank 0's
         raise UserError(
-            f"{folder} holds a run already: add --resume to continue it, or name another --run-dir"
+            f"{folder} holds a run already: add --resume to continue it, or change or leave out "
+            "--run-dir"
         )
     elif named and (found := [n for n in WRITTEN_OVER if (folder / n).exists()]):
         raise UserError(

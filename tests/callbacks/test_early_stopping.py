@@ -23,7 +23,7 @@ def last_round(callback: Any, tag: str, values: list[float | None]) -> int:
         value = values[federation.round - 1]
         metrics |= {"test/accuracy": 0.5} | ({} if value is None else {tag: value})
 
-    records = SimpleNamespace(on_round_end=record)
+    records = SimpleNamespace(on_round_end=record, directions={"val/dose": True})
     fabric = Fabric(accelerator="cpu", devices=1, callbacks=[records, callback])
     run = federation(Algorithm(), fabric=fabric, rounds=len(values))
     run.fit()
@@ -42,6 +42,7 @@ def last_round(callback: Any, tag: str, values: list[float | None]) -> int:
         ("val/accuracy", [0.1, 0.2, 0.2, 0.1, 0.9], {}, 4),
         ("mine", [1, 2, 3, 4], {"mode": "max"}, 4),
         ("mine", [1, 2, 3, 4], {}, 3),
+        ("val/dose", [1, 2, 3, 4], {}, 4),  # as its metric says
         ("test/clients_worst10", [1, 2, 3, 4], {}, 4),
         ("test/clients_std", [1, 2, 3, 4], {}, 3),
     ],

@@ -4,6 +4,7 @@ import csv
 import math
 from io import BytesIO
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pictures
@@ -97,3 +98,18 @@ def test_the_finite_scores_of_clients_are_shown(values, shown, tmp_path):
     events = read(tmp_path)
     found = events.Histograms("clients/perplexity") if shown else events.Tags()["histograms"]
     assert [event.histogram_value.num for event in found] == [1] * shown
+
+
+def test_a_writer_that_ctrl_c_left_asleep_ends(tmp_path):
+    """The interrupt came within `Queue.put`, which had not yet woken the thread."""
+    logger = TensorBoard(tmp_path)
+    logger.log_metrics({"test/loss": 1.0}, 1)
+    logger.experiment.flush()
+    queue = logger.experiment._get_file_writer().event_writer._async_writer._byte_queue
+    with queue.mutex:
+        queue._put(b"event")
+        queue.unfinished_tasks += 1
+    ends = Thread(target=logger.finalize, args=["failed"], daemon=True)
+    ends.start()
+    ends.join(30)
+    assert not ends.is_alive()

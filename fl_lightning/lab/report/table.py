@@ -64,6 +64,9 @@ class Table:
         lines = [head, ["---"] * len(head), *rows]
         return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", self.caption]).strip()
 
+    def __repr__(self) -> str:
+        return "\n".join([self.markdown(), *(f"note: {note}" for note in self.notes)])
+
     def latex(self) -> str:
         """The table in LaTeX, as wide as the text at most, with the methods' names in papers."""
         text, commands = self.text.copy(), self._styles(LATEX)
@@ -80,12 +83,14 @@ class Table:
         return FLOAT.format(caption=_tex(self.caption), tabular="\n".join(lines))
 
     def html(self) -> str:
-        """The table in HTML, which notebooks show."""
+        """The table in HTML."""
         head, *rows = self._lines(HTML, escape_html)
         table = DataFrame(rows, columns=head).to_html(index=False, escape=False)
         return f"{table}\n<p>{escape_html(self.caption)}</p>"
 
-    _repr_html_ = html
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the table and the remarks."""
+        return "\n".join([self.html(), *(f"<p>note: {escape_html(n)}</p>" for n in self.notes)])
 
     def csv(self) -> str:
         """The numbers behind the table: one line per cell."""

@@ -99,8 +99,8 @@ def _choices(
         ends = _ends(tried, tuned)
         ended = {cell.tuned for cell, _ in placed if cell[:2] == (row, column)}
         at = f"; {', '.join(ends)} is the last value tried" if ends else ""
-        how = f"best of {len(tried)} settings, of which {len(ended)} have finished"
-        notes.append(f"{joined(row, column)}: {tuned}, {how}{at}")
+        left = f", of which {len(ended)} have finished" if len(ended) < len(tried) else ""
+        notes.append(f"{joined(row, column)}: {tuned}, best of {len(tried)} settings{left}{at}")
     return notes
 
 

@@ -106,6 +106,9 @@ def test_what_is_left_out_or_unfinished_is_noted(tmp_path):
         f"{tmp_path / 'c'} is left out: it has {kept}, but {other}",
         f"{tmp_path / 'b'} is at round 3 of 9",
     ]
+    table = comparison.table(["final"])
+    for shown in str(table), table._repr_html_():
+        assert all(note in shown for note in comparison.notes)
 
 
 def test_a_run_that_failed_after_its_last_round_is_noted(tmp_path):
@@ -126,6 +129,7 @@ def test_the_best_method_of_each_column_is_marked(tmp_path):
         "",
         "best, %: test accuracy of the global model, 1 seed",
     ]
+    assert str(table) == table.markdown()  # it has no notes
 
 
 @pytest.mark.parametrize(

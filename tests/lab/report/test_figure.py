@@ -36,6 +36,9 @@ def test_runs_of_a_plot_are_no_list(tmp_path):
     for wrong in ((), (runs,), (tmp_path / "a",)):
         with pytest.raises(fl.UserError, match=r"curves\(\*runs\)"):
             fl.plot.curves(*wrong)
+    for plot, wanted in (fl.plot.clients, "per_client"), (fl.plot.partition, "FederatedData"):
+        with pytest.raises(fl.UserError, match=wanted):
+            plot(runs[0])
 
 
 def test_a_panel_for_each_value_of_an_option(tmp_path):

@@ -97,6 +97,7 @@ def test_the_best_of_the_trials_alone_gets_the_seeds_of_the_table(planned, tmp_p
     ]
     assert ["lr 0.3 is the last value tried" in note for note in notes] == [True, False]
     assert ["3 settings" in notes[0], "4 settings" in notes[1], "3 have" in notes[1]] == [True] * 3
+    assert "finished" not in notes[0]  # all have
 
 
 def test_a_damaged_run_leaves_the_others_in_the_table(planned, tmp_path):
