@@ -69,9 +69,8 @@ class Personalization:
                 "FederatedData(test=0.2) takes them"
             )
         self.name = "accuracy" if self.test.classes else self.tag.rpartition("/")[2]
-        if any(e < 1 for e in self.epochs):
-            lowest = min(self.epochs)
-            raise UserError(f"fine-tune at least one epoch, not {lowest}: 0 is scored too")
+        if (lowest := min(self.epochs)) < 0:
+            raise UserError(f"fine-tune for at least 0 epochs, not {lowest}")
         self.epochs = sorted({0, *self.epochs})
 
     def on_fit_start(self, federation: Federation) -> None:
@@ -105,8 +104,10 @@ class Personalization:
         if federation.preempted:
             return {}
         fabric, clients = federation.fabric, federation.clients
-        epochs = ", ".join(map(str, self.epochs[1:]))
-        fabric.print(f"{clients.num_clients:,} clients fine-tune for {epochs} epochs")
+        epochs = ", ".join(map(str, self.epochs))
+        fabric.print(
+            f"{clients.num_clients:,} clients, scored after {epochs} epochs of fine-tuning"
+        )
         tuning = FineTuning(federation, self.lr)
         tests = self.own or matched_test_split(
             self.test.labels, clients.class_counts, self.samples, federation.seed

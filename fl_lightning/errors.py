@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from traceback import format_exception
 
 MANY = 40
 """A sentence lists no more names than that."""
@@ -12,9 +13,15 @@ MANY = 40
 class UserError(ValueError):
     """A mistake in options, data, a model or a term: a sentence that says what to do.
 
-    Programs of this package end with the sentence and exit code 2. All other exceptions keep their
-    traceback.
+    Programs of this package end with the sentence and exit code 2, and notebooks show it alone.
+    All other exceptions, and those with a cause, keep their traceback.
     """
+
+    def _render_traceback_(self) -> list[str]:
+        """The lines that IPython shows."""
+        if self.__cause__:
+            return "".join(format_exception(self)).splitlines()
+        return [f"{type(self).__name__}: {self}", *getattr(self, "__notes__", ())]
 
 
 class TermError(UserError):

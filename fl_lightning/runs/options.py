@@ -114,7 +114,8 @@ class EvaluationOptions:
         validation_from: What is held out: samples of every client, which it does not train on, or
             samples of the test set.
         finetune_epochs: After the last round, fine-tune every client for these epochs, e.g. 1,5,
-            and test its model on its own test samples, or on some like its data; none to skip this.
+            and test its model on its own test samples, or on some like its data; 0 tests it as it
+            is; none to skip this.
         finetune_lr: Learning rate of the fine-tuning; none for that of one more round.
         checkpoint_every: Rounds or time between checkpoints, e.g. 10 or 5min. The pause is at least
             20 times as long as the last checkpoint took.
@@ -126,7 +127,7 @@ class EvaluationOptions:
     metric: Annotated[tuple[str, ...] | None, EXTENT] = None
     validation: OpenFraction | None = None
     validation_from: Annotated[Literal["clients", "test"], With("validation", "0.1")] = "clients"
-    finetune_epochs: Annotated[tuple[PositiveInt, ...] | None, EXTENT] = None
+    finetune_epochs: Annotated[tuple[NonNegativeInt, ...] | None, EXTENT] = None
     finetune_lr: Annotated[PositiveFloat | None, EXTENT, With("finetune_epochs", "1,5")] = None
     checkpoint_every: Annotated[str, NONE] = "10"
     keep_checkpoints: Annotated[Kept, NONE] = 2

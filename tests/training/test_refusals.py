@@ -287,3 +287,13 @@ def test_what_is_printed_names_arguments(
     for words in ("participation=0.3 of 4", "finetune_epochs=[1, 5]", "raise rounds"):
         assert words in said
     assert said.count("--") == said.count("tensorboard --logdir") == 2
+
+
+def test_notebooks_show_the_sentence_alone() -> None:
+    """IPython asks for these lines; the traceback of one that another exception caused stays."""
+    with pytest.raises(fl.UserError) as refused:
+        fl.FederatedTrainer("fedavgg")
+    (shown,) = refused.value._render_traceback_()
+    assert shown.startswith("UserError: there is no algorithm 'fedavgg'")
+    refused.value.__cause__ = ZeroDivisionError("division by zero")
+    assert "ZeroDivisionError: division by zero" in refused.value._render_traceback_()
