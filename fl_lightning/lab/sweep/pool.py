@@ -37,7 +37,7 @@ Environment = Mapping[str, str]
 SIGNALS = signal.SIGINT, *STOP_SIGNALS
 """Signals that stop the runs."""
 
-START = "spawn" if sys.platform == "darwin" else "forkserver"
+CONTEXT = get_context("spawn") if sys.platform == "darwin" else get_context("forkserver")
 """How `multiprocessing` starts the runs."""
 
 SERVER_LOST = 255
@@ -63,8 +63,8 @@ def slots(jobs: int | None, per_gpu: int, on_cpu: bool) -> list[Environment]:
 
 def start_server(slot: Environment) -> None:
     """Start the fork server, if there is one, with as many threads as a run."""
-    if START == "forkserver":
-        get_context(START).set_forkserver_preload(["fl_lightning.experiment", __name__])
+    if CONTEXT.get_start_method() == "forkserver":
+        CONTEXT.set_forkserver_preload(["fl_lightning.experiment", __name__])
         with _inherited(slot):
             forkserver.ensure_running()
 
@@ -110,7 +110,7 @@ def run_all(
             while waiting and free and not signals:
                 stack, slot = waiting.popleft(), free.pop(0)
                 args = stack, {**os.environ, **slot}, os.getcwd()
-                process: BaseProcess = get_context(START).Process(target=_run, args=args)
+                process: BaseProcess = CONTEXT.Process(target=_run, args=args)
                 with _inherited(slot):
                     process.start()
                 running[process] = stack, slot

@@ -221,14 +221,14 @@ def test_runs_end_when_the_process_that_forked_them_is_killed():
 def test_a_mac_starts_runs_without_forks_and_with_their_threads(monkeypatch):
     with monkeypatch.context() as mac:
         mac.setattr(sys, "platform", "darwin")
-        start = runpy.run_path(pool.__file__)["START"]
-    monkeypatch.setattr(pool, "START", start)
+        context = runpy.run_path(pool.__file__)["CONTEXT"]
+    assert context.get_start_method() == "spawn"
+    monkeypatch.setattr(pool, "CONTEXT", context)
     monkeypatch.setattr(os, "fork", None)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     with pytest.raises(SystemExit, match="0"):
         main(["table", "table.yaml", "--methods", "fedavg", "--rounds", "1", "--jobs", "1"])
     environment = Path("runs/table/skewed-fedavg-s0/environment.yaml").read_text()
-    assert start == "spawn"
     assert "threads: 1" in environment
 
 
