@@ -6,6 +6,8 @@ BIN := .venv/bin
 setup: .venv/installed
 
 .venv/installed: pyproject.toml setup.cfg
+	@$(PYTHON) -c "import sys; sys.version_info >= (3, 11) or \
+	  sys.exit('error: this is Python %d.%d, and 3.11 or newer is needed: add PYTHON=python3.12' % sys.version_info[:2])"
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/pip install --quiet --editable . --group dev

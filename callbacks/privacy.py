@@ -33,7 +33,7 @@ def check_opacus() -> None:
     """Raise a UserError unless opacus is installed."""
     if find_spec("opacus") is None:
         raise UserError(
-            "differential privacy needs the package opacus: pip install fl-lightning[privacy]"
+            "differential privacy needs the package opacus: pip install 'fl-lightning[privacy]'"
         )
 
 

@@ -87,6 +87,18 @@ def test_unknown_names_are_refused(argv, capsys):
     assert argv[-1] in capsys.readouterr().err
 
 
+def test_make_refuses_an_old_python_before_it_makes_an_environment(tmp_path):
+    """A Mac's own is 3.9, and a second try would find its environment."""
+    old = f"{sys.executable} -c 'import sys; sys.version_info = 3, 9; exec(sys.argv[-1])'"
+    for name in ("Makefile", "pyproject.toml", "setup.cfg"):
+        shutil.copy(ROOT / name, tmp_path)
+    make = ["make", "demo", f"PYTHON={old}"]
+    done = subprocess.run(make, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode, done.stdout
+    assert "this is Python 3.9, and 3.11 or newer is needed" in done.stderr
+    assert not (tmp_path / ".venv").exists()
+
+
 def test_a_reader_that_ends_early_ends_the_command_in_silence(installed, tmp_path):
     command = f"set -o pipefail; PYTHONPATH={installed} {sys.executable} -m fl_lightning run | true"
     done = subprocess.run(

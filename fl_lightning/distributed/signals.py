@@ -15,6 +15,10 @@ import torch
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
 from fl_lightning.distributed.launcher_env import is_first_rank
+from fl_lightning.errors import UserError
+
+if sys.platform == "win32":
+    raise UserError("training needs Linux or macOS: on Windows, install and run it in WSL")
 
 EXIT_PREEMPTED = 75
 """Exit code of a run that a signal ended after a checkpoint: EX_TEMPFAIL of sysexits.h."""

@@ -1,7 +1,7 @@
 """A local step in static tensors: on a GPU a CUDA graph, elsewhere calls of the same function."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -85,7 +85,8 @@ class ReplayedStep:
     @torch.no_grad()
     def take(self, k: int) -> None:
         """Take the k-th step of the visits, counted from 0."""
-        with torch.cuda.stream(self.stream):
+        # without a stream, CUDA's context asks a Mac's GPU for a number that it has not
+        with torch.cuda.stream(self.stream) if self.stream else nullcontext():
             batches = [task.batches[k] for task in self._tasks]
             self._lrs.copy_(self._rates[k])
             self._step_on(batches, self._tasks[0].batches.sizes[k])()

@@ -23,7 +23,7 @@ def huggingface(
     vocabulary: int = 0,
     classes: int = 0,
 ) -> nn.Module:
-    """A model of transformers (`pip install fl-lightning[lora]`); with LoRA if a rank is given.
+    """A model of transformers (`pip install 'fl-lightning[lora]'`); with LoRA if a rank is given.
 
     Of a LoRA model the adapters train, and a classifier's new head; all other weights are frozen.
 
@@ -45,7 +45,7 @@ def huggingface(
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
         raise UserError(
-            "transformers and peft are not installed: pip install fl-lightning[lora]"
+            "transformers and peft are not installed: pip install 'fl-lightning[lora]'"
         ) from error
     if lora_targets and lora_rank is None:
         raise UserError("lora_targets says nothing without lora_rank: give a rank, or leave it out")

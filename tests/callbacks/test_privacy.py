@@ -157,7 +157,7 @@ def test_without_the_extra_nothing_is_made(
 ) -> None:
     monkeypatch.setattr(privacy, "find_spec", lambda name: None)
     argv = ["--algorithm", "dp_fedavg", "--sampling", "bernoulli"]
-    assert "pip install fl-lightning[privacy]" in refused(capsys, tmp_path / "run", *argv)
+    assert "pip install 'fl-lightning[privacy]'" in refused(capsys, tmp_path / "run", *argv)
     with pytest.raises(UserError, match="opacus"):
         fl.FederatedTrainer("dp_fedsam", sampling="bernoulli")
 

@@ -3,8 +3,10 @@
 import atexit
 import os
 import re
+import runpy
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +22,7 @@ from problems import federation
 from torch.distributed import TCPStore
 
 from fl_lightning import Algorithm, TermError, UserError
+from fl_lightning.distributed import signals
 from fl_lightning.distributed.signals import (
     EXIT_INTERRUPTED,
     EXIT_PREEMPTED,
@@ -214,6 +217,13 @@ def launcher(variables: dict[str, str], gone: bool, say: Callable[[str], None]) 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_USE_AGENT_STORE": "True"}
 
 
+def test_windows_is_refused_in_one_sentence(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(UserError, match="WSL"):
+        runpy.run_path(signals.__file__)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
 @pytest.mark.parametrize("gone", [False, True], ids=["later", "before"])
 @pytest.mark.parametrize("by_torchrun", [False, True], ids=["Lightning", "torchrun"])
 def test_a_rank_ends_with_its_launcher(by_torchrun, gone):

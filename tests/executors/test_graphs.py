@@ -85,6 +85,14 @@ def test_replays_of_each_kind_of_gradient_train_as_one_client_after_another(
     assert len(captures) == 3  # a full batch of each, and the short one
 
 
+def test_a_mac_trains_in_branches_on_its_cpu(
+    monkeypatch: pytest.MonkeyPatch, captures: list[Any]
+) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert_same_as_sequential(BRANCHES, algorithms.fedavg())
+    assert captures
+
+
 @on_both_ways
 @pytest.mark.parametrize("local", [hard, descending])
 def test_clients_of_equal_steps_are_rows_of_one_program(

@@ -156,5 +156,5 @@ def test_options_that_do_not_fit_are_refused(options: dict[str, Any], said: str)
 
 def test_a_missing_extra_is_named(monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(UserError, match=r"pip install fl-lightning\[lora\]"):
+    with pytest.raises(UserError, match=r"pip install 'fl-lightning\[lora\]'"):
         models.huggingface("llama")

@@ -283,7 +283,8 @@ def test_rows_are_on_the_disk_before_the_file_that_refers_to_them(tmp_path, monk
     fsync, synced = os.fsync, list[str]()
 
     def noted(file: int) -> None:
-        synced.append(Path(os.readlink(f"/proc/self/fd/{file}")).name)
+        found = os.fstat(file)
+        synced.extend(p.name for p in tmp_path.rglob("*") if os.path.samestat(p.stat(), found))
         fsync(file)
 
     monkeypatch.setattr(os, "fsync", noted)

@@ -226,12 +226,14 @@ def _results(config: Config) -> Hashable:
 def _new_folder(runs: Path, cell: Cell, seed: int, taken: Collection[Path]) -> Path:
     """A folder named by the cell; a file's name has at most 255 bytes.
 
-    One that another command has begun since is none of those taken: it holds the same run.
+    A Mac's disk takes names that differ by case alone for one. A folder that another command
+    has begun since is none of those taken: it holds the same run.
     """
     labels = "-".join(_slug(part) for part in (cell.column, cell.row, cell.tuned) if part)
     name = f"{labels.encode()[:200].decode(errors='ignore')}-s{seed}"
     folders = chain([runs / name], (runs / f"{name}-{number}" for number in count(2)))
-    return next(f for f in folders if f not in taken)
+    names = {str(folder).lower() for folder in taken}
+    return next(folder for folder in folders if str(folder).lower() not in names)
 
 
 def _slug(text: str) -> str:

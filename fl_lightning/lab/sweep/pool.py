@@ -1,7 +1,8 @@
 """A process for each run of a table, or stack of runs, several at a time.
 
 One process, the fork server, imports the package and forks the others (`forkserver`): no run waits
-for imports, and none shares a state with another.
+for imports, and none shares a state with another. A Mac's libraries, such as those that Fabric asks
+for a GPU, may end a forked process: there each run imports the package itself (`spawn`).
 """
 
 import fcntl
@@ -10,12 +11,12 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
-from multiprocessing import forkserver, get_context, parent_process
+from multiprocessing import forkserver, get_context, parent_process, resource_tracker
 from multiprocessing.connection import wait
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TextIO
 
@@ -35,6 +36,9 @@ Environment = Mapping[str, str]
 
 SIGNALS = signal.SIGINT, *STOP_SIGNALS
 """Signals that stop the runs."""
+
+CONTEXT = get_context("spawn") if sys.platform == "darwin" else get_context("forkserver")
+"""How `multiprocessing` starts the runs."""
 
 SERVER_LOST = 255
 """Exit code that `multiprocessing` gives a process when the fork server has ended."""
@@ -58,17 +62,26 @@ def slots(jobs: int | None, per_gpu: int, on_cpu: bool) -> list[Environment]:
 
 
 def start_server(slot: Environment) -> None:
-    """Start the fork server, with as many threads as a run.
+    """Start the fork server, if there is one, with as many threads as a run."""
+    if CONTEXT.get_start_method() == "forkserver":
+        CONTEXT.set_forkserver_preload(["fl_lightning.experiment", __name__])
+        with _inherited(slot):
+            forkserver.ensure_running()
 
-    The signals that stop runs are blocked in it. Terminals and schedulers send them to all
-    processes, but the server has to live on: it reports how the runs end.
+
+@contextmanager
+def _inherited(slot: Environment) -> Iterator[None]:
+    """Let a process that is started have these variables while it imports, and no signals.
+
+    Terminals and schedulers send the signals that stop runs to all processes, but the fork server
+    has to live on: it reports how the runs end.
     """
     before = os.environ.copy()
-    get_context("forkserver").set_forkserver_preload(["fl_lightning.experiment", __name__])
+    resource_tracker.ensure_running()  # its start would unblock SIGINT and SIGTERM
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     os.environ.update(slot)
     try:
-        forkserver.ensure_running()
+        yield
     finally:
         os.environ.clear()
         os.environ.update(before)
@@ -87,7 +100,7 @@ def run_all(
     """
     total, free = sum(map(len, stacks)), [*slots]
     waiting = deque[Stack](left for stack in stacks if (left := unfinished(stack)))
-    running, failures = dict[ForkServerProcess, tuple[Stack, Environment]](), dict[Path, str]()
+    running, failures = dict[BaseProcess, tuple[Stack, Environment]](), dict[Path, str]()
     for job in chain.from_iterable(waiting):
         job.logs.mkdir(parents=True, exist_ok=True)
         job.log.touch()
@@ -97,8 +110,9 @@ def run_all(
             while waiting and free and not signals:
                 stack, slot = waiting.popleft(), free.pop(0)
                 args = stack, {**os.environ, **slot}, os.getcwd()
-                process = get_context("forkserver").Process(target=_run, args=args)
-                process.start()
+                process: BaseProcess = CONTEXT.Process(target=_run, args=args)
+                with _inherited(slot):
+                    process.start()
                 running[process] = stack, slot
             now = [job for stack, _ in running.values() for job in stack]
             before, line = line, _progress(finished, total, now, len(failures))

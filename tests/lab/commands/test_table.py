@@ -1,6 +1,7 @@
 """A table whose processes are killed is made by the same command, to the same numbers."""
 
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from io import StringIO
 from math import nan
-from multiprocessing import forkserver, util
+from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from pandas import read_csv
 from pandas.testing import assert_frame_equal
 
 from fl_lightning.__main__ import main
+from fl_lightning.lab.sweep import pool
 from fl_lightning.runs.folder import saved_rounds
 
 METHODS = "methods: {fedavg: {}, fedsam: {}, scaffold: {}}"
@@ -214,3 +216,28 @@ def test_runs_end_when_the_process_that_forked_them_is_killed():
         run = Path(f"runs/table/skewed-{method}-s0")
         assert saved_rounds(run)[-1] == rounds(run.name) < 50, said
     assert rounds("skewed-scaffold-s0") == 50, "a new server has made the third run"
+
+
+def test_a_mac_starts_runs_without_forks_and_with_their_threads(monkeypatch):
+    with monkeypatch.context() as mac:
+        mac.setattr(sys, "platform", "darwin")
+        context = runpy.run_path(pool.__file__)["CONTEXT"]
+    assert context.get_start_method() == "spawn"
+    monkeypatch.setattr(pool, "CONTEXT", context)
+    monkeypatch.setattr(os, "fork", None)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    with pytest.raises(SystemExit, match="0"):
+        main(["table", "table.yaml", "--methods", "fedavg", "--rounds", "1", "--jobs", "1"])
+    environment = Path("runs/table/skewed-fedavg-s0/environment.yaml").read_text()
+    assert "threads: 1" in environment
+
+
+def test_signals_are_blocked_in_what_starts_also_if_it_is_the_first(monkeypatch):
+    """Python's resource tracker starts before, and its start unblocks two."""
+    tracker = resource_tracker.ResourceTracker()
+    monkeypatch.setattr(resource_tracker, "ensure_running", tracker.ensure_running)
+    with pool._inherited({}):
+        resource_tracker.ensure_running()
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    tracker._stop()
+    assert blocked >= {*pool.SIGNALS}

@@ -210,6 +210,12 @@ def test_data_and_models_of_the_package_are_known_by_name_in_every_recipe(planne
     assert options(jobs, "data", "model") == [("svhn", "vgg11"), ("digits", "mlp")]
 
 
+def test_labels_that_differ_by_case_alone_have_folders_that_do_not(planned):
+    """A Mac's disk would take them for one."""
+    jobs = planned(SMALL + "rows: {SAM: {algorithm: fedsam}, sam: {algorithm: fedavg}}\n")
+    assert [job.folder.name for job in jobs] == ["SAM-s0", "sam-s0-2"]
+
+
 def test_a_long_label_makes_a_folder_of_a_length_that_disks_take(planned):
     jobs = planned(
         SMALL + f"rows: {{fedavg: {{}}}}\ncolumns: {{{'ä' * 300}: {{}}}}\nseeds: [0, 1]\n"
