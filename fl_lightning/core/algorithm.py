@@ -127,9 +127,9 @@ class Algorithm:
                     f"{name} of an algorithm is {given!r:.60}: give a function, such as by_size as "
                     "weight, or cosine(0.1, 0.1) as lr or server_lr"
                 )
-        if (term := combining(terms)) and weight is not uniform:
+        if (rule := combining(terms)) and weight is not uniform:
             raise TermError(
-                f"{type(term).__name__} combines updates of clients that count equally: choose "
+                f"{type(rule).__name__} combines updates of clients that count equally: choose "
                 "uniform weights (--weighting uniform)"
             )
         self.terms, self.local, self.server, self.weight = terms, local, server, weight
