@@ -17,13 +17,7 @@ from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.algorithms.personal import fedbn, fedper, lg_fedavg
 from fl_lightning.algorithms.server import fedacg, fedadagrad, fedadam, fedavgm, fedyogi
 from fl_lightning.core.algorithm import Algorithm, OptimizerFactory
-from fl_lightning.core.constraints import (
-    BelowOneFloat,
-    NonNegativeFloat,
-    PositiveFraction,
-    PositiveInt,
-    checked,
-)
+from fl_lightning.core.constraints import NonNegativeFloat, PositiveFraction, PositiveInt, checked
 from fl_lightning.core.term import Term
 from fl_lightning.errors import UserError
 
@@ -255,12 +249,7 @@ def topk_quantize(share: opt.Share = 0.01, bits: opt.Bits = 8, norm: opt.Norm = 
 
 
 @checked
-def sign_flip(
-    share: Annotated[
-        BelowOneFloat, Doc("Part of all clients that attacks: those with the smallest numbers.")
-    ] = 0.2,
-    scale: Annotated[NonNegativeFloat, Doc("Factor on the opposite.")] = 1.0,
-) -> Modifier:
+def sign_flip(share: opt.Attackers = 0.2, scale: opt.Flipped = 1.0) -> Modifier:
     """An attack: some clients send the opposite of their update."""
     return Modifier(outer=(terms.SignFlip(share, scale),))
 

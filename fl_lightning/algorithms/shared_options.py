@@ -136,6 +136,10 @@ Norm = Annotated[
     sending.Norm,
     Doc("Norm that is divided into levels: the largest number (the paper's experiments) or l2."),
 ]
+Attackers = Annotated[
+    BelowOneFloat, Doc("Part of all clients that attacks: those with the smallest numbers.")
+]
+Flipped = Annotated[NonNegativeFloat, Doc("Factor on the opposite of an attacker's update.")]
 
 
 def sgd(lr: float) -> OptimizerFactory:
