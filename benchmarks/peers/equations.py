@@ -241,6 +241,39 @@ def fedsam(p: Problem, rho: float) -> Path:
         yield w
 
 
+def fedmedian(p: Problem) -> Path:
+    """Yin et al., ICML 2018, Definition 1: the median of each number."""
+    return _combining(p, lambda d: np.median(d, axis=0))
+
+
+def trimmed_mean(p: Problem, share: float) -> Path:
+    """Yin et al., ICML 2018, Definition 2: the mean without the largest and smallest share."""
+
+    def trimmed(d: Vector) -> Vector:
+        k = int(share * len(d))
+        return np.sort(d, axis=0)[k : len(d) - k].mean(0)
+
+    return _combining(p, trimmed)
+
+
+def krum(p: Problem, share: float) -> Path:
+    """Blanchard et al., NeurIPS 2017, Section 4, with f = share M attackers."""
+
+    def nearest(d: Vector) -> Vector:
+        near = len(d) - int(share * len(d)) - 2
+        squares = ((d[:, None] - d) ** 2).sum(2)
+        return d[np.sort(squares)[:, 1 : 1 + near].sum(1).argmin()]
+
+    return _combining(p, nearest)
+
+
+def _combining(p: Problem, rule: Callable[[Vector], Vector]) -> Path:
+    w = start()
+    for S in p.rounds():
+        w = w + rule(np.array([p.train(w, i) - w for i in S]))
+        yield w
+
+
 def path(case: Case) -> Vector:
     """The weights after each round, (rounds, 83)."""
     method: Any = globals()[case.method]

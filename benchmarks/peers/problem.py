@@ -34,8 +34,12 @@ COEFFICIENTS: dict[str, dict[str, float]] = {
     "feddyn": {"alpha": 0.1},
     "moon": {"mu": 1.0, "tau": 0.5},
     "fedsam": {"rho": 0.05},
+    "fedmedian": {},
+    "trimmed_mean": {"share": 0.25},
+    "krum": {"share": 0.25},
 }
 ADAPTIVE = "fedadam", "fedyogi", "fedadagrad"
+ROBUST = "fedmedian", "trimmed_mean", "krum"
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,19 @@ from typing import Any
 import numpy as np
 from equations import Problem, gradient
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi
+from flwr.serverapp.strategy import (
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedMedian,
+    FedProx,
+    FedTrimmedAvg,
+    FedYogi,
+    Krum,
+)
 from flwr.supercore.task_identity import TaskIdentity
-from problem import ADAPTIVE, SIZES, Case, start, write
+from problem import ADAPTIVE, ROBUST, SIZES, Case, start, write
 
 CASES = [
     Case("fedavg", by_size=True),
@@ -20,6 +30,7 @@ CASES = [
     Case("fedavgm", by_size=True),
     Case("fedavgm", by_size=True, server_lr=0.7),
     *(Case(name, by_size=True, server_lr=0.1) for name in ADAPTIVE),
+    *(Case(name, everyone=True) for name in ROBUST),
 ]
 METHODS: dict[str, type[FedAvg]] = {
     "fedavg": FedAvg,
@@ -28,6 +39,9 @@ METHODS: dict[str, type[FedAvg]] = {
     "fedadam": FedAdam,
     "fedyogi": FedYogi,
     "fedadagrad": FedAdagrad,
+    "fedmedian": FedMedian,
+    "trimmed_mean": FedTrimmedAvg,
+    "krum": Krum,
 }
 
 
@@ -47,6 +61,10 @@ def options(case: Case) -> dict[str, Any]:
         return {"eta": case.server_lr, "tau": c["tau"]} | betas
     if case.method == "fedavgm":
         return {"server_momentum": c["beta"], "server_learning_rate": case.server_lr}
+    if case.method == "trimmed_mean":
+        return {"beta": c["share"]}
+    if case.method == "krum":
+        return {"num_malicious_nodes": round(c["share"] * len(SIZES))}
     return {"proximal_mu": c["mu"]} if case.method == "fedprox" else {}
 
 

@@ -12,7 +12,7 @@ import run_ours as ours
 from equations import objective_gradient
 from equations import path as paper
 from matplotlib.figure import Figure
-from problem import ADAPTIVE, COEFFICIENTS, LONG, UNEQUAL_STEPS, Case
+from problem import ADAPTIVE, COEFFICIENTS, LONG, ROBUST, UNEQUAL_STEPS, Case
 from verdicts import CHOICE, OPEN, VERDICTS
 
 EQUAL = {"pfl": 1e-5}
@@ -31,6 +31,9 @@ NAMES = {
     "feddyn": "FedDyn",
     "moon": "MOON",
     "fedsam": "FedSAM",
+    "fedmedian": "FedMedian",
+    "trimmed_mean": "Trimmed mean",
+    "krum": "Krum",
 }
 LINES = {
     "equation": "k-",
@@ -105,9 +108,9 @@ def length(w: np.ndarray) -> float:
 
 def own_difference(method: str) -> float:
     """The largest of ours, equal weights and by size."""
-    given = UNEQUAL_STEPS if method == "fednova" else {}
+    given = UNEQUAL_STEPS if method == "fednova" else {"everyone": method in ROBUST}
     rate = 0.1 if method in ADAPTIVE else 1.0
-    weighting = (False,) if method == "feddyn" else (False, True)
+    weighting = (False,) if method in ("feddyn", *ROBUST) else (False, True)
     cases = [Case(method, by_size=by_size, server_lr=rate, **given) for by_size in weighting]
     return max(distance(ours.path(c), equation(c)) for c in cases)
 
