@@ -70,7 +70,6 @@ MORE = [
     "--momentum 1",
     "--clip-norm 0",
     "--finetune-lr 0",
-    "--finetune-epochs 0",
     "--finetune-epochs 1,-1",
     "--client-state-memory 0GiB",
     "--algorithm fedcm --algorithm.alpha 2",

@@ -167,6 +167,11 @@ def scored(
     return Personalization(run.clients.dataset, epochs, path, lr, **options).score(run)
 
 
+def test_models_may_be_scored_as_they_are(tmp_path):
+    found = scored(trained(algorithms.ditto()), tmp_path / "personal.csv", epochs=(0,))
+    assert {*found} == {"personal/accuracy_0", "personal/std_0"}
+
+
 def test_a_client_is_scored_on_samples_in_its_own_proportions(tmp_path):
     """Here the test set is the training set, and the scores are taken again by hand."""
     run = trained(algorithms.fedavg(), seed=3)
