@@ -23,7 +23,7 @@ from fl_lightning import Algorithm, Federation, UserError, algorithms, zeros
 from fl_lightning.callbacks import privacy
 from fl_lightning.callbacks.privacy import PrivacyAccountant, check_private, epsilon
 from fl_lightning.federation.sampling import BernoulliSampling
-from fl_lightning.terms import SAM, GaussianMechanism, Personal, ServerMomentum
+from fl_lightning.terms import SAM, GaussianMechanism, Krum, Personal, ServerMomentum
 
 HALF = BernoulliSampling(0.5, may_be_empty=True)
 
@@ -132,6 +132,7 @@ NOISY = GaussianMechanism()
         ([NOISY], {"weight": fl.by_size}, "weight"),
         ([term(report=report), NOISY], {}, "message"),
         ([NOISY, term(report=report)], {}, "message"),
+        ([NOISY, Krum()], {}, "what Krum makes"),
         ([NOISY, Personal("head")], {}, "after it was clipped"),
         ([NOISY, NOISY], {}, "after it was clipped"),
         ([term(update=remembers, server={"m": zeros}), NOISY], {}, "before the noise"),
