@@ -97,7 +97,7 @@ def centered_clipping(
             \Bigl( 1, \frac{\tau}{\|x_i - c\|} \Bigr), \quad x_i = u_i - w^t
 
     Args:
-        tau: In the unit of a client's move. The authors' script tries 0.1, 10 and 1,000 on gradients.
+        tau: In the unit of a client's move. On gradients the authors try 0.1, 10 and 1,000.
 
     References:
         Karimireddy, He and Jaggi, ICML 2021, https://arxiv.org/abs/2012.10333
