@@ -76,7 +76,8 @@ class Gradients(CohortMeasure):
 
     def measure(self, federation: Federation) -> Metrics:
         """Count the gradients of the round."""
-        steps = sum(map(federation.clients.num_steps, self.counted(federation)))
+        clients, round = federation.clients, federation.round - 1
+        steps = sum(clients.steps_in(client, round) for client in self.counted(federation))
         return {"client/gradients": float(steps * federation.cost.gradients)}
 
 

@@ -9,6 +9,7 @@ from math import inf
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
 from fl_lightning.core.curves import Curve
+from fl_lightning.core.draws import Draw
 from fl_lightning.errors import UserError
 
 P = ParamSpec("P")
@@ -88,7 +89,7 @@ def metadata(hint: Any) -> Iterator[Any]:
 
 
 def _check(name: str, value: Any, hint: Any, curves: bool = False) -> None:
-    if value is None:
+    if value is None or isinstance(value, Draw):  # which has checked itself
         return
     allowed = {m.says: m for m in metadata(hint) if isinstance(m, Range)} | {
         f"one of {', '.join(get_args(kind))}": get_args(kind)

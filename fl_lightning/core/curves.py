@@ -5,11 +5,13 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass
 from math import cos, inf, isfinite, pi
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from torch import Tensor
 
 from fl_lightning.errors import UserError
+
+R = TypeVar("R")
 
 OfRound = Callable[[int, int], float]
 """A number in each round: `number(round, rounds)`, the rounds counted from 0. Curves are such."""
@@ -120,17 +122,28 @@ def parse(text: str) -> Curve:
     Raises:
         UserError: If it describes none.
     """
+    return call_in(
+        text,
+        MAKERS,
+        f"{text!r} is no curve: write linear(0.8, 0.1), cosine(0.8, 0.1), either with a third "
+        "number, the rounds that it takes, or exponential(0.8, 0.99)",
+    )
+
+
+def call_in(text: str, makers: Mapping[str, Callable[..., R]], otherwise: str) -> R:
+    """What the call in a text, such as `cosine(0.8, 0.1)`, makes; its arguments are numbers.
+
+    Raises:
+        UserError: With the sentence `otherwise` if it is no call of one of these functions.
+    """
     found = re.fullmatch(r"\s*(\w+)\s*\((.*)\)\s*", text)
     name, numbers = found.groups() if found else ("", "")
     try:
-        return MAKERS[name](*map(float, numbers.split(",")))
+        return makers[name](*map(float, numbers.split(",")))
     except UserError:
         raise
     except (KeyError, TypeError, ValueError):
-        raise UserError(
-            f"{text!r} is no curve: write linear(0.8, 0.1), cosine(0.8, 0.1), either with a third "
-            "number, the rounds that it takes, or exponential(0.8, 0.99)"
-        ) from None
+        raise UserError(otherwise) from None
 
 
 def read(value: Any) -> Any:

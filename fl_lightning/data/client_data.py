@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from fl_lightning.core.constraints import PositiveFloat, PositiveInt, check
 from fl_lightning.core.device import to_device_async
+from fl_lightning.core.draws import Draw
 from fl_lightning.core.randomness import generator
 from fl_lightning.data.augmentation import CropFlip
 from fl_lightning.data.dataset import DeviceDataset, channels_last
@@ -102,9 +103,9 @@ class ClientData:
         dataset: The training data, on the device of the batches.
         partition: The samples of each client.
         batch_size: Samples per step.
-        epochs: Passes over the client's samples per visit. A fraction is rounded to whole steps, at
-            least one.
-        steps: Steps per visit, the same for every client, instead of `epochs`.
+        epochs: Passes over the client's samples per visit, or a `Draw` of them. A fraction is
+            rounded to whole steps, at least one.
+        steps: Steps per visit, the same for every client, or a `Draw` of them, instead of `epochs`.
         augment: Augmentation of images; none by default.
         shuffle: A new order for every epoch; otherwise the order of the partition.
         seed: The seed of orders and augmentation.
@@ -128,8 +129,8 @@ class ClientData:
     partition: Partition
     _: KW_ONLY
     batch_size: PositiveInt = 50
-    epochs: PositiveFloat = 1.0
-    steps: PositiveInt | None = None
+    epochs: PositiveFloat | Draw = 1.0
+    steps: PositiveInt | Draw | None = None
     augment: CropFlip | None = None
     shuffle: bool = True
     seed: int = 0
@@ -196,10 +197,27 @@ class ClientData:
         return sha256(f"{self.partition.digest}{self.dataset.digest}".encode()).hexdigest()[:16]
 
     def num_steps(self, client: int) -> int:
-        """The number of local steps in a visit of this client."""
-        if self.steps is not None:
-            return self.steps
-        return max(1, round(self.epochs * self.steps_per_epoch(client)))
+        """The number of local steps in a visit of this client; if it is drawn, the mean."""
+        return self._whole_steps(_mean(self._work), self.steps_per_epoch(client))
+
+    def steps_in(self, client: int, round: int) -> int:
+        """The number of local steps in the visit of this client in a round."""
+        if not isinstance(self._work, Draw):
+            return self.num_steps(client)
+        amount = self._work(generator(self.seed, "work", round, client))
+        return self._whole_steps(amount, self.steps_per_epoch(client))
+
+    @property
+    def mean_steps(self) -> int:
+        """The mean number of local steps in a visit of a client of mean size."""
+        return self._whole_steps(_mean(self._work), ceil(self.mean_size / self.batch_size))
+
+    @property
+    def _work(self) -> float | Draw:
+        return self.epochs if self.steps is None else self.steps
+
+    def _whole_steps(self, work: float, steps_per_epoch: int) -> int:
+        return max(1, round(work * steps_per_epoch if self.steps is None else work))
 
     def steps_per_epoch(self, client: int) -> int:
         """The number of batches in one pass over this client's samples."""
@@ -213,7 +231,7 @@ class ClientData:
     def visit(self, client: int, round: int) -> Batches:
         """The batches of this client in this round; equal calls give equal batches."""
         samples, per_epoch = self.partition[client], self.steps_per_epoch(client)
-        n, size, steps = len(samples), self.batch_size, range(self.num_steps(client))
+        n, size, steps = len(samples), self.batch_size, range(self.steps_in(client, round))
         kept = self._samples_per_epoch(client)
         sizes = [min(size, kept - k % per_epoch * size) for k in steps]
         passes = ceil(len(steps) / per_epoch)
@@ -231,3 +249,7 @@ class ClientData:
         block = GPU_BLOCK if self.dataset.device.type == "cuda" else CPU_BLOCK
         together = block // (prod(self.dataset.shape) * 4)  # in float32
         return Batches(self.dataset, index, sizes, augment, together)
+
+
+def _mean(work: float | Draw) -> float:
+    return work.mean if isinstance(work, Draw) else work

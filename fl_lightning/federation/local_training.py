@@ -110,7 +110,7 @@ class LocalTraining:
             own_weights,
             self.server.algorithm.combining is not None,
         )
-        work = [self.clients.num_steps(client) for client in cohort]
+        work = [self.clients.steps_in(client, self.server.round) for client in cohort]
         of_ranks = assign_groups(
             work, self.executor.width, self.fabric.world_size, whole=self.deterministic
         )

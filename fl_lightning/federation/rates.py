@@ -35,8 +35,6 @@ class LocalRates:
         vector = nn.Parameter(torch.zeros(1, device=server.w.device))
         own = float(server.algorithm.local([vector]).param_groups[0]["lr"])
         self._lr: OfRound = server.algorithm.lr or (lambda round, rounds: own)
-        self._steps_per_epoch = ceil(clients.mean_size / clients.batch_size)
-        self._steps = clients.steps or max(1, round(clients.epochs * self._steps_per_epoch))
         self.base_lr_sum = self.average_visit(0)["lr_sum"]
         still = next((t for t in range(server.rounds) if not self.of_round(t)), None)
         if still is not None:
@@ -92,7 +90,7 @@ class LocalRates:
             copied to the device together.
         """
         clients, like, index = self.clients, self.server.w, torch.tensor(cohort)
-        steps = [clients.num_steps(client) for client in cohort]
+        steps = [clients.steps_in(client, self.server.round) for client in cohort]
         lrs = {n: self.of_visit(self.server.round, n) for n in {*steps}}
         numbers = {
             "steps": steps,
@@ -113,10 +111,11 @@ class LocalRates:
 
     def average_visit(self, round: int) -> dict[str, float]:
         """The facts of a visit of a client of mean size in a round."""
+        clients, steps = self.clients, self.clients.mean_steps
         return {
-            "steps": self._steps,
-            "epochs": self._steps / self._steps_per_epoch,
-            "lr_sum": self.server.algorithm.lr_sum(self.of_visit(round, self._steps)),
+            "steps": steps,
+            "epochs": steps / ceil(clients.mean_size / clients.batch_size),
+            "lr_sum": self.server.algorithm.lr_sum(self.of_visit(round, steps)),
             "size": 1.0,
             "weight": 1.0,
         }

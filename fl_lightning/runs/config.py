@@ -11,6 +11,7 @@ from typing import Any
 from fl_lightning.algorithms.registry import functions
 from fl_lightning.core.curves import Curve
 from fl_lightning.core.curves import read as read_curve
+from fl_lightning.core.draws import Draw
 from fl_lightning.data import folder_sources, sources
 from fl_lightning.errors import UserError
 from fl_lightning.runs.chosen import Chosen
@@ -170,7 +171,7 @@ def plain(value: Any) -> Any:
         return {k: plain(v) for k, v in value.items()}
     if isinstance(value, tuple | list):
         return [plain(v) for v in value]
-    return str(value) if isinstance(value, Path | Curve) else value
+    return str(value) if isinstance(value, Path | Curve | Draw) else value
 
 
 def component_defaults(chosen: Mapping[str, Chosen]) -> dict[str, Any]:

@@ -2,17 +2,21 @@
 
 import re
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from inspect import Parameter
 from os.path import expanduser
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from fl_lightning.core.curves import Curve, read
+from fl_lightning.core import curves, draws
+from fl_lightning.core.curves import Curve
+from fl_lightning.core.draws import Draw
 from fl_lightning.errors import UserError
 
 _WORDS = {int: "a whole number", float: "a number"}
+_CALLS: dict[type, Callable[[str], object]] = {Curve: curves.parse, Draw: draws.parse}
+"""What reads the values that are written as calls, such as `cosine(0.1, 0)`."""
 
 
 def convert(kind: Any, value: Any) -> Any:
@@ -21,8 +25,11 @@ def convert(kind: Any, value: Any) -> Any:
     if origin in (Union, types.UnionType):
         if type(None) in arguments and (value is None or str(value).lower() == "none"):
             return None
-        if Curve in arguments and isinstance(value := read(value), Curve):
-            return value
+        for call in {*arguments} & _CALLS.keys():
+            if isinstance(value, call):
+                return value
+            if isinstance(value, str) and "(" in value:
+                return _CALLS[call](value)
         return convert(_plain_kinds(kind)[0], value)
     if origin is Literal:
         if value not in arguments:
@@ -55,9 +62,9 @@ def with_curves(kind: Any) -> Any:
 
 
 def _plain_kinds(kind: Any) -> list[Any]:
-    """The kinds of a union without None, curves, and text beside paths; of another kind itself."""
+    """The kinds of a union without None, calls, and text beside paths; of another kind itself."""
     kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else [kind]
-    others = (type(None), Curve, *([str] if Path in kinds else []))
+    others = (type(None), *_CALLS, *([str] if Path in kinds else []))
     return [a for a in kinds if a not in others]
 
 

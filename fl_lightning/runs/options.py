@@ -22,6 +22,7 @@ from fl_lightning.core.constraints import (
     check,
 )
 from fl_lightning.core.curves import Curve, as_curve
+from fl_lightning.core.draws import Draw
 from fl_lightning.distributed.launch_options import LaunchOptions
 from fl_lightning.distributed.launcher_env import under_fabric_run
 from fl_lightning.errors import UserError
@@ -74,8 +75,10 @@ class TrainingOptions:
     """Local training.
 
     Attributes:
-        local_epochs: Passes over a client's samples in a round; fractions are allowed.
-        local_steps: Steps of every client in a round, instead of epochs.
+        local_epochs: Passes over a client's samples in a round; fractions are allowed. Also drawn
+            anew for each client and round: "uniform(2, 5)", or "stragglers(20, 0.9)", of which 90 %
+            train 1 to 20.
+        local_steps: Steps of every client in a round, instead of epochs; also drawn.
         batch_size: Samples in a local step; a client with fewer takes all of them.
         lr: Local learning rate; also a curve over the rounds, e.g. "cosine(0.1, 0)".
         lr_decay: Factor on the local learning rate after every round, if it is no curve.
@@ -89,8 +92,8 @@ class TrainingOptions:
             the clients that were skipped.
     """
 
-    local_epochs: Annotated[PositiveFloat, OfProgram()] = 1.0
-    local_steps: Annotated[PositiveInt | None, OfProgram()] = None
+    local_epochs: Annotated[PositiveFloat | Draw, OfProgram()] = 1.0
+    local_steps: Annotated[PositiveInt | Draw | None, OfProgram()] = None
     batch_size: Annotated[PositiveInt, OfProgram()] = 50
     lr: PositiveFloat | Curve = 0.1
     lr_decay: PositiveFloat = 1.0

@@ -14,6 +14,7 @@ from torch.optim import SGD
 
 from fl_lightning.callbacks.progress import score_text
 from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.draws import Draw
 from fl_lightning.core.prediction import from_logits
 from fl_lightning.core.term import Term, WrappedTerm
 from fl_lightning.core.weighting import by_size, in_words
@@ -87,10 +88,11 @@ def effects(name: str, o: Options, federation: Federation) -> Iterator[str]:
         yield f"{name} trains clients' own models: score them with --finetune-epochs 1,5"
     if o.sampling != "bernoulli" and _differs(cohort / total, o.participation):
         yield f"--participation {o.participation:g} of {total:,} clients is {cohort:,} a round"
-    passes = (clients.sizes / o.batch_size).ceil()
-    epochs = ((o.local_epochs * passes).round().clamp(min=1) / passes).mean().item()
-    if o.local_steps is None and _differs(epochs, o.local_epochs):
-        yield f"--local-epochs {o.local_epochs:g} is {epochs:.2g} on average, in whole steps"
+    if o.local_steps is None and not isinstance(o.local_epochs, Draw):
+        passes = (clients.sizes / o.batch_size).ceil()
+        epochs = ((o.local_epochs * passes).round().clamp(min=1) / passes).mean().item()
+        if _differs(epochs, o.local_epochs):
+            yield f"--local-epochs {o.local_epochs:g} is {epochs:.2g} on average, in whole steps"
     training = federation.local_training
     facts, visit = training.round_facts(cohort), training.rates.average_visit
     for_rounds = (facts | {"round": k} | visit(k) for k in (0, o.rounds - 1))

@@ -15,6 +15,7 @@ from problems import SIZES, classification, convolutional, everything, federatio
 from fl_lightning import Algorithm, ClientData, SequentialExecutor, StackedExecutor, algorithms
 from fl_lightning.callbacks import Evaluation, Personalization
 from fl_lightning.callbacks.scoring import FORWARD_LIMITS
+from fl_lightning.core.draws import uniform
 from fl_lightning.data import CropFlip
 from fl_lightning.terms import AdaptiveClipping, CenteredClipping, Quantize, TopK
 
@@ -29,8 +30,8 @@ def cohort(num_clients: int, seed: int, round: int) -> list[int]:
 
 
 def clients(dtype: torch.dtype, sizes: Sequence[int] = SIZES) -> ClientData:
-    """Clients with images, short last batches, and crops and flips."""
-    options = {"shape": (1, 4, 6), "augment": CropFlip(padding=1)}
+    """Clients with images, short last batches, crops and flips, and work that is drawn."""
+    options = {"shape": (1, 4, 6), "augment": CropFlip(padding=1), "epochs": uniform(1, 2)}
     return classification(sizes, dtype, **options)
 
 
