@@ -1,11 +1,19 @@
-"""Sources of texts and tables, whose clients are part of the data."""
+"""Sources of texts, tables and made samples, whose clients are part of the data."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from fl_lightning.core.constraints import OpenFraction, PositiveInt
+from fl_lightning.core.constraints import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    OpenFraction,
+    PositiveInt,
+    checked,
+)
+from fl_lightning.core.randomness import generator
 from fl_lightning.data.federated import FederatedData
 from fl_lightning.errors import UserError
 
@@ -61,6 +69,50 @@ def _next_characters(texts: Mapping[str, str], length: int, test: float) -> Fede
     owners = [name for name, block in blocks.items() for _ in block]
     rows = torch.cat([*blocks.values()])
     return FederatedData((rows[:, :-1].clone(), rows[:, 1:].clone()), test, clients=owners)
+
+
+@checked
+def synthetic(
+    alpha: NonNegativeFloat = 1.0,
+    beta: NonNegativeFloat = 1.0,
+    iid: bool = False,
+    clients: PositiveInt = 30,
+    test: OpenFraction = 0.1,
+    seed: NonNegativeInt = 0,
+) -> FederatedData:
+    """Synthetic(alpha, beta) of FedProx, whose clients have linear models and inputs of their own.
+
+    Client k has `y = argmax(W_k x + b_k)` in 10 classes, with `W_k` and `b_k` from N(u_k, 1), 60
+    inputs from N(v_k, Sigma), where Sigma is diagonal with j^-1.2 and v_k is from N(B_k, 1), and
+    lognormal(4, 2) + 50 samples. u_k is from N(0, alpha) and B_k from N(0, beta), by the released
+    code standard deviations; the paper says variances, which are the same for 0 and 1. Li et al.,
+    MLSys 2020, https://arxiv.org/abs/1812.06127.
+
+    Args:
+        alpha: How much the clients' models differ.
+        beta: How much the clients' inputs differ.
+        iid: One model and one distribution of inputs for all clients, as in synthetic_iid.
+        clients: Number of clients; q-FFL has 100.
+        test: Fraction of each client's samples to test on.
+        seed: Seed of the data.
+    """
+    g = generator(seed, "synthetic")
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=g, dtype=torch.float64)
+
+    sizes = (normal(clients) * 2 + 4).exp().long() + 50
+    u, v = alpha * normal(clients, 1, 1), beta * normal(clients, 1) + normal(clients, 60)
+    if iid:
+        models, v = normal(1, 61, 10).expand(clients, -1, -1), torch.zeros_like(v)
+    else:
+        models = u + normal(clients, 61, 10)
+    deviations = torch.arange(1, 61, dtype=torch.float64) ** -0.6
+    owners = torch.arange(clients).repeat_interleave(sizes)
+    x = v[owners] + deviations * normal(len(owners), 60)
+    each = zip(x.split(sizes.tolist()), models, strict=True)
+    y = torch.cat([torch.addmm(model[-1], rows, model[:-1]).argmax(1) for rows, model in each])
+    return FederatedData((x.float(), y), test, clients=owners, seed=seed)
 
 
 def table(

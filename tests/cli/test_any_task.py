@@ -10,7 +10,7 @@ from refusals import sentence
 from torch.nn import functional as F
 
 from fl_lightning import FederatedData, Partition, UserError
-from fl_lightning.data.row_sources import table, text_folder, topics
+from fl_lightning.data.row_sources import synthetic, table, text_folder, topics
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import char_lstm, char_transformer, mlp
 from fl_lightning.runs.chosen import Chosen, build_data
@@ -154,6 +154,21 @@ def test_next_characters_of_texts_are_learned_with_parallel_clients_too(model, t
     right = (out.argmax(-1) == test.y).double().mean().item()
     assert runs["sequential"].scalars["test/accuracy"][4] == pytest.approx(right)
     assert train.domain_names == ("a", "b", "c")
+
+
+def test_synthetic_data_have_the_moments_of_their_source():
+    data, iid = synthetic(clients=8, seed=1), synthetic(clients=8, seed=1, iid=True)
+    means = torch.stack([data.train[0][rows].mean(0) for rows in data.partition])
+    assert means.std(0).mean() == pytest.approx(2**0.5, rel=0.3)  # of B_k and of v_k around it
+    x, y = iid.train
+    expected = torch.arange(1, 61) ** -0.6
+    assert torch.allclose(x.std(0), expected, rtol=0.1)
+    assert x.mean(0).abs().max() < 0.1
+    assert not torch.equal(data.train[0], synthetic(clients=8, seed=2).train[0])
+    assert len(y) == sum(data.partition.sizes) + sum(data.parts["test"].sizes)
+    assert min(data.partition.sizes) >= 45
+    with pytest.raises(UserError, match="alpha of synthetic"):
+        synthetic(alpha=-1)
 
 
 def test_topics_are_clients_and_targets_the_characters_that_follow():
