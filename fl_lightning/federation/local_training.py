@@ -25,12 +25,11 @@ from fl_lightning.errors import ModelError, TermError, UserError
 from fl_lightning.executors import ClientResult, ClientTask, Executor, RoundInputs
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.aggregation import RoundSums
-from fl_lightning.federation.assignment import assign_groups
 from fl_lightning.federation.client_store import open_store
 from fl_lightning.federation.divergence import OnDivergence, finite, watched
 from fl_lightning.federation.exact_sum import ExactSum, PlainSum
 from fl_lightning.federation.rates import LocalRates
-from fl_lightning.federation.sampling import ClientSampler
+from fl_lightning.federation.sampling import ClientSampler, assign_groups
 from fl_lightning.federation.server import Server
 from fl_lightning.federation.term_logs import TermLogs
 

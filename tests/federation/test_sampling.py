@@ -7,11 +7,11 @@ from itertools import combinations, permutations
 import pytest
 import torch
 
-from fl_lightning.federation.assignment import assign_to_ranks
 from fl_lightning.federation.sampling import (
     BernoulliSampling,
     SizeWeightedSampling,
     UniformSampling,
+    assign_to_ranks,
     largest_cohort,
 )
 
