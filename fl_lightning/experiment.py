@@ -21,8 +21,7 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.data import CropFlip, DeviceDataset, FederatedData, Partition
 from fl_lightning.data.dataset import TrainTest
 from fl_lightning.distributed.launch import launch_fabric
-from fl_lightning.distributed.launch_options import LaunchOptions, PrecisionOption
-from fl_lightning.distributed.launcher_env import under_fabric_run
+from fl_lightning.distributed.launch_options import LaunchOptions, PrecisionOption, under_fabric_run
 from fl_lightning.distributed.signals import exit_on_ctrl_c, exit_without_nccl_teardown
 from fl_lightning.errors import ModelError
 from fl_lightning.printing import ending_with_reader

@@ -19,8 +19,7 @@ from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.imports import _IS_INTERACTIVE
 
-from fl_lightning.distributed.launch_options import LaunchOptions
-from fl_lightning.distributed.launcher_env import under_fabric_run
+from fl_lightning.distributed.launch_options import LaunchOptions, under_fabric_run
 from fl_lightning.distributed.signals import FIRST_RANK, ctrl_c_kills
 from fl_lightning.errors import UserError
 

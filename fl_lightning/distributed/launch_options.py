@@ -1,5 +1,6 @@
-"""Fabric's options, declared without Lightning, which takes seconds to import."""
+"""Fabric's options and launchers' variables, without Lightning, which takes seconds to import."""
 
+import os
 import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -50,3 +51,15 @@ class LaunchOptions(PrecisionOption):
                 f"strategy {self.strategy} starts a function in every rank, and a run starts the "
                 "program: give strategy ddp, or devices 1 in a notebook"
             )
+
+
+def under_fabric_run() -> bool:
+    """Whether `fabric run`, which gives Fabric its options itself, started this process."""
+    return os.environ.get("LT_CLI_USED") == "1"
+
+
+def is_first_rank() -> bool:
+    """Whether this process is the first rank; launchers say so before there is a Fabric."""
+    from lightning.fabric.utilities.rank_zero import rank_zero_only  # imports for seconds
+
+    return getattr(rank_zero_only, "rank", 0) == 0

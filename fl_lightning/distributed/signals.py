@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import torch
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
-from fl_lightning.distributed.launcher_env import is_first_rank
+from fl_lightning.distributed.launch_options import is_first_rank
 from fl_lightning.errors import UserError
 
 if sys.platform == "win32":

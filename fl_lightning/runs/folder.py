@@ -18,7 +18,7 @@ import torch
 from lightning.fabric import Fabric
 
 import fl_lightning
-from fl_lightning.distributed.launcher_env import is_first_rank
+from fl_lightning.distributed.launch_options import is_first_rank
 from fl_lightning.errors import UserError
 from fl_lightning.files import atomic
 from fl_lightning.runs.chosen import Chosen

@@ -23,8 +23,7 @@ from fl_lightning.core.constraints import (
 )
 from fl_lightning.core.curves import Curve, as_curve
 from fl_lightning.core.draws import Draw
-from fl_lightning.distributed.launch_options import LaunchOptions
-from fl_lightning.distributed.launcher_env import under_fabric_run
+from fl_lightning.distributed.launch_options import LaunchOptions, under_fabric_run
 from fl_lightning.errors import UserError
 from fl_lightning.federation.divergence import OnDivergence
 from fl_lightning.federation.sampling import Sampling
