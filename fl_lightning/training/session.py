@@ -15,7 +15,7 @@ from fl_lightning.callbacks.privacy import PrivacyAccountant, is_private
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.data import CropFlip, own_test_split
 from fl_lightning.distributed.collectives import load_rank_zero_first
-from fl_lightning.distributed.determinism import deterministic_algorithms
+from fl_lightning.distributed.launch import deterministic_algorithms
 from fl_lightning.distributed.signals import (
     EXIT_PREEMPTED,
     exit_with_launcher,

@@ -13,8 +13,7 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.losses import TaskLoss
 from fl_lightning.data import CropFlip
 from fl_lightning.data.federated import FederatedData
-from fl_lightning.distributed.determinism import in_one_thread
-from fl_lightning.distributed.launch import launch_same_ranks
+from fl_lightning.distributed.launch import in_one_thread, launch_same_ranks
 from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Metrics
 from fl_lightning.federation.server import copy_of
