@@ -10,7 +10,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from fl_lightning.errors import UserError
 from fl_lightning.files import atomic, sync
-from fl_lightning.runs.lock import lock_owner
+from fl_lightning.runs.folder import lock_owner
 
 Row = dict[str, str]
 """The scalars of a round as texts, by column."""
