@@ -25,8 +25,7 @@ from fl_lightning.errors import UserError
 from fl_lightning.files import atomic
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.code import copies
-from fl_lightning.runs.config import Config
-from fl_lightning.runs.config_yaml import dump
+from fl_lightning.runs.config import Config, dump
 from fl_lightning.runs.run import Run, saved_rounds
 
 WRITTEN_OVER = "metrics.csv", "model.pt", "best.pt"

@@ -10,7 +10,7 @@ from lightning.fabric.loggers.logger import Logger
 
 from fl_lightning.distributed.launch_options import is_first_rank
 from fl_lightning.errors import UserError
-from fl_lightning.runs.config_yaml import dump, load
+from fl_lightning.runs.config import dump, load
 from fl_lightning.runs.folder import program_name
 
 
