@@ -29,7 +29,7 @@ from fl_lightning.runs.chosen import build_data, build_model
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.folder import interrupted
 from fl_lightning.runs.options import GROUPS, Options, launch_options
-from fl_lightning.training import parts, run_data
+from fl_lightning.training import parts
 from fl_lightning.training.session import Parts, Session
 from fl_lightning.training.task import Task
 
@@ -134,7 +134,7 @@ class Experiment:
         """What trains: the results of the chosen functions."""
         (loss,), metrics = self._components["loss"], self._components["metric"]
         train, test = self.load()
-        data = run_data.run_data(train, test, self.split(train), self.options)
+        data = parts.run_data(train, test, self.split(train), self.options)
         classes = len(train.classes)
         task = Task(self.model(train), parts.loss(loss), parts.metrics(metrics, classes))
         return Parts(task, data, self.algorithm())
@@ -146,7 +146,7 @@ class Experiment:
     def split(self, train: DeviceDataset) -> Partition:
         """The chosen partition of the training set over the clients."""
         o = self.options
-        return run_data.partition(self.chosen["partition"], train, o.clients, o.seed)
+        return parts.partition(self.chosen["partition"], train, o.clients, o.seed)
 
     def model(self, train: DeviceDataset) -> nn.Module:
         """The chosen model, for samples of this data set, with weights drawn by the run's seed."""

@@ -36,7 +36,7 @@ from fl_lightning.runs.options import Options
 from fl_lightning.runs.run import Run
 from fl_lightning.runs.trackers import start_trackers
 from fl_lightning.training import parts
-from fl_lightning.training.run_data import RunData, client_data
+from fl_lightning.training.parts import RunData, client_data
 from fl_lightning.training.summary import effects, results, summary
 from fl_lightning.training.task import Task
 

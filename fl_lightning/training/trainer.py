@@ -20,12 +20,12 @@ from fl_lightning.federation.server import copy_of
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.run import Run
 from fl_lightning.training import arguments, parts
+from fl_lightning.training.arguments import as_arguments, speaking_of_arguments
 from fl_lightning.training.lightning_module import set_up
+from fl_lightning.training.lightning_optimizer import loss_text
 from fl_lightning.training.lightning_task import task_of
 from fl_lightning.training.session import Parts, Session
-from fl_lightning.training.texts import loss_text
 from fl_lightning.training.together import fit_together
-from fl_lightning.training.words import as_arguments, speaking_of_arguments
 
 if TYPE_CHECKING:
     from pandas import DataFrame
