@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from fl_lightning.core.losses import IGNORED
-from fl_lightning.data.owners import partition_of
 from fl_lightning.data.partition import Partition
+from fl_lightning.data.roles import partition_of, target_in
 from fl_lightning.data.rows import (
     check_columns,
     has_transform,
@@ -16,7 +16,6 @@ from fl_lightning.data.rows import (
     shown_columns,
     torch_columns,
 )
-from fl_lightning.data.targets import target_in
 from fl_lightning.errors import UserError
 
 
