@@ -22,9 +22,8 @@ from fl_lightning.distributed.signals import (
     leave,
     stop_on_signals,
 )
-from fl_lightning.distributed.turns import ask
 from fl_lightning.federation.federation import Federation
-from fl_lightning.federation.lockstep import LockstepExecutor
+from fl_lightning.federation.lockstep import LockstepExecutor, ask
 from fl_lightning.federation.sampling import make_sampler
 from fl_lightning.printing import print_any_character
 from fl_lightning.runs.chosen import Chosen

@@ -8,9 +8,8 @@ from io import StringIO
 from typing import Any
 
 from fl_lightning.algorithms import modifiers
-from fl_lightning.distributed.turns import Turn
 from fl_lightning.errors import UserError
-from fl_lightning.federation.lockstep import ProgramError, run_in_lockstep
+from fl_lightning.federation.lockstep import ProgramError, Turn, run_in_lockstep
 from fl_lightning.runs.config import Config
 from fl_lightning.training.session import Parts, Session
 
