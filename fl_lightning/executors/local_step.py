@@ -17,8 +17,8 @@ from fl_lightning.core.mixed_precision import parameters_and_casts
 from fl_lightning.core.network import FunctionalModel
 from fl_lightning.core.oracle import BatchOracle, ForwardPass, Request, objective
 from fl_lightning.core.term import States
-from fl_lightning.executors.compile.program import Program
 from fl_lightning.executors.executor import Buffers, Executor
+from fl_lightning.executors.program import Program
 from fl_lightning.executors.stackable import blame_model, full_batchnorm
 
 SharedArgs = dict[str, Any]
