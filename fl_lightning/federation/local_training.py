@@ -28,10 +28,9 @@ from fl_lightning.federation.aggregation import RoundSums
 from fl_lightning.federation.client_store import open_store
 from fl_lightning.federation.divergence import OnDivergence, finite, watched
 from fl_lightning.federation.exact_sum import ExactSum, PlainSum
-from fl_lightning.federation.rates import LocalRates
 from fl_lightning.federation.sampling import ClientSampler, assign_groups
 from fl_lightning.federation.server import Server
-from fl_lightning.federation.term_logs import TermLogs
+from fl_lightning.federation.visits import LocalRates, TermLogs
 
 
 class LocalTraining:
