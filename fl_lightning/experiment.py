@@ -21,14 +21,19 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.data import CropFlip, DeviceDataset, FederatedData, Partition
 from fl_lightning.data.dataset import TrainTest
 from fl_lightning.distributed.launch import launch_fabric
-from fl_lightning.distributed.launch_options import LaunchOptions, PrecisionOption, under_fabric_run
+from fl_lightning.distributed.launch_options import (
+    LaunchOptions,
+    PrecisionOption,
+    launch_options,
+    under_fabric_run,
+)
 from fl_lightning.distributed.signals import exit_on_ctrl_c, exit_without_nccl_teardown
 from fl_lightning.errors import ModelError
 from fl_lightning.printing import ending_with_reader
 from fl_lightning.runs.chosen import build_data, build_model
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.folder import interrupted
-from fl_lightning.runs.options import GROUPS, Options, launch_options
+from fl_lightning.runs.options import GROUPS, Options
 from fl_lightning.training import parts
 from fl_lightning.training.session import Parts, Session
 from fl_lightning.training.task import Task

@@ -22,8 +22,7 @@ from fl_lightning.data import folder_sources, sources
 from fl_lightning.errors import UserError
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.code import OWN, copies, digest
-from fl_lightning.runs.effect import EXTENT, NUMBERS, ROUNDING, Effect, OfProgram, marks
-from fl_lightning.runs.options import Options
+from fl_lightning.runs.options import EXTENT, NUMBERS, ROUNDING, Effect, OfProgram, Options, marks
 
 PLACE = frozenset({"run_dir", "resume"})
 """Options that say where a run lies: no part of it."""

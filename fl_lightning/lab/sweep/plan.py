@@ -21,7 +21,7 @@ from fl_lightning.lab.report.score import score as make_score
 from fl_lightning.lab.sweep.axes import joined
 from fl_lightning.lab.sweep.table_file import TableFile
 from fl_lightning.runs.config import Config, component_defaults, flat, folders_of_runs
-from fl_lightning.runs.effect import EXTENT, NONE, NUMBERS, ROUNDING
+from fl_lightning.runs.options import EXTENT, NONE, NUMBERS, ROUNDING
 from fl_lightning.runs.run import Run
 from fl_lightning.training.together import refusal
 
