@@ -30,10 +30,9 @@ from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.converters import parse_bytes, parse_interval
 from fl_lightning.runs.folder import begin, end, open_run, shared
-from fl_lightning.runs.metrics_csv import MetricsCSV
+from fl_lightning.runs.loggers import MetricsCSV, start_trackers
 from fl_lightning.runs.options import Options
 from fl_lightning.runs.run import Run
-from fl_lightning.runs.trackers import start_trackers
 from fl_lightning.training import parts
 from fl_lightning.training.parts import RunData, client_data
 from fl_lightning.training.summary import effects, results, summary
