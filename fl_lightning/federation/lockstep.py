@@ -26,7 +26,7 @@ from fl_lightning.core.vector import Layout
 from fl_lightning.distributed.signals import stop_on_signals
 from fl_lightning.errors import UserError, first_sentence
 from fl_lightning.executors import ClientResult, ClientTask, Executor, RoundInputs, StackedExecutor
-from fl_lightning.executors.stackable import try_in_parallel
+from fl_lightning.executors.local_step import try_in_parallel
 from fl_lightning.federation.federation import Federation
 
 
