@@ -8,7 +8,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, NoReturn
 
 import torch
@@ -75,11 +75,9 @@ def exit_on_ctrl_c(message: Callable[[], str]) -> Iterator[None]:
         leave(EXIT_INTERRUPTED)
 
 
-@contextmanager
-def ctrl_c_kills() -> Iterator[None]:
+def ctrl_c_kills() -> AbstractContextManager[None]:
     """Let Ctrl-C kill the process: Python's handlers do not run while C++ code waits for ranks."""
-    with _handlers({signal.SIGINT: signal.SIG_DFL}):
-        yield
+    return _handlers({signal.SIGINT: signal.SIG_DFL})
 
 
 @contextmanager
