@@ -100,11 +100,6 @@ class SizeWeightedSampling(_Fraction):
 
     sizes: Tensor
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not bool((self.sizes > 0).all()):
-            raise UserError("weighted sampling needs clients with samples: choose --sampling fixed")
-
     @cached_property
     def probabilities(self) -> Tensor:
         """The probability of each client to take part in a round, (num_clients,).

@@ -18,6 +18,7 @@ from fl_lightning.data import CropFlip
 from fl_lightning.data.federated import FederatedData
 from fl_lightning.distributed.launch_options import LaunchOptions
 from fl_lightning.errors import UserError, nearest
+from fl_lightning.federation.mean_loss import modes_kept
 from fl_lightning.federation.trials import dry_run
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.converters import convert
@@ -25,7 +26,7 @@ from fl_lightning.runs.options import Options, without_effect
 from fl_lightning.training import parts
 from fl_lightning.training.parts import RunData, client_data
 from fl_lightning.training.session import Parts
-from fl_lightning.training.task import Task, modes_kept
+from fl_lightning.training.task import Task
 
 LAUNCH = tuple(f.name for f in fields(LaunchOptions))
 ELSEWHERE = {
