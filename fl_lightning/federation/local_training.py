@@ -41,9 +41,6 @@ class LocalTraining:
         rehearsal: What a rehearsal of the method finds.
         group_size: Number of clients that train in parallel; halved when they do not fit the
             device's memory.
-        rates: The learning rates of visits.
-        sum_type: How the results are added up.
-        logs: The scalars that terms log.
         store: The clients' states, after `open`.
     """
 

@@ -77,13 +77,9 @@ class MeanLoss:
 
     @torch.no_grad()
     def scores(self, points: Tensor) -> Tensor:
-        """Loss and accuracy at many weights; without classes the accuracy is NaN.
+        """Loss and accuracy, (m, 2) float64, at many weights, (m, len(w)).
 
-        Args:
-            points: (m, len(w)) weights.
-
-        Returns:
-            (m, 2) float64.
+        Without classes the accuracy is NaN.
         """
         whole = counted(self.loss, self.data.targets(self.index))
         table = torch.zeros(len(points), 2, dtype=torch.float64, device=points.device)

@@ -222,10 +222,7 @@ def dump(content: Any) -> str:
 
 
 def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten `{"algorithm": {"name": "fedsam", "rho": 0.1}}`.
-
-    Returns:
-        `{"algorithm": "fedsam", "algorithm.rho": 0.1}`.
+    """Flatten `{"algorithm": {"name": "fedsam", "rho": 0.1}}` to `algorithm` and `algorithm.rho`.
 
     Raises:
         UserError: If an option is there in both spellings.

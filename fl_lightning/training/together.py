@@ -59,14 +59,11 @@ def fit_together(
     runs: Sequence[tuple[Session, Callable[[], Parts]]],
     within: Sequence[Callable[[], AbstractContextManager[Any]]] = (),
 ) -> list[BaseException | None]:
-    """Train several runs, whose clients train as one program.
+    """Train several runs, whose clients train as one program; returns what each has raised.
 
     Args:
         runs: The sessions, and what makes their parts.
         within: Makes the context that each run's code runs in; by default the first run prints.
-
-    Returns:
-        What each run has raised, or None.
 
     Raises:
         UserError: If their options do not allow it.

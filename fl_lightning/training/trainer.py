@@ -163,16 +163,8 @@ class FederatedTrainer:
         of the optimizer, and the executor. If one ends or fails, the others continue. A callback
         that several have, such as this trainer's, is copied for each.
 
-        Args:
-            module: See `fit`. It is not trained itself: `run.model(module)` loads a run's weights.
-            data: See `fit`.
-            runs: The arguments of FederatedTrainer that differ, for each run.
-            datamodule: See `fit`.
-            clients: See `fit`.
-            resume: See `fit`, for each run.
-
-        Returns:
-            The runs.
+        `runs` holds the arguments of FederatedTrainer that differ, for each run. The others are as
+        in `fit`. The module is not trained itself: `run.model(module)` loads a run's weights.
 
         Raises:
             UserError: If the runs cannot train as one program: what differs, or is refused.
@@ -236,12 +228,7 @@ class FederatedTrainer:
     def validate(
         self, module: nn.Module | None = None, data: FederatedData | None = None
     ) -> Metrics:
-        """The scores of a module on the validation part.
-
-        Args:
-            module: The module; by default the fitted one.
-            data: The data.
-        """
+        """The scores of a module, by default the fitted one, on the validation part."""
         return self._scores(module, data, "validation")[0]
 
     @speaking_of_arguments()
@@ -252,12 +239,9 @@ class FederatedTrainer:
         *,
         per_client: bool = False,
     ) -> "Metrics | DataFrame":
-        """The scores of a module on the test part.
+        """The scores of a module, by default the fitted one, on the test part.
 
-        Args:
-            module: The module; by default the fitted one.
-            data: The data.
-            per_client: Score each client's own test rows: a data frame, one row a client.
+        With `per_client` each client's own test rows are scored: a data frame, one row a client.
 
         Raises:
             UserError: If there is no such module or part, or test rows have no owners.
