@@ -16,7 +16,7 @@ from fl_lightning.cli.argv import flag_of, last_value, normalized, values_of, wi
 from fl_lightning.cli.choices import Choice, Selected, select
 from fl_lightning.cli.components import callback_help
 from fl_lightning.cli.config_files import TABLE_KEYS, read_files
-from fl_lightning.distributed.launcher_env import is_first_rank
+from fl_lightning.distributed.launch_options import is_first_rank
 from fl_lightning.errors import UserError, nearest
 from fl_lightning.runs.chosen import Chosen
 

@@ -229,11 +229,7 @@ def _check_labels(name: str, labels: Tensor, n: int, names: tuple[str, ...]) -> 
 
 
 def pixel_moments(x: Tensor) -> Tensor:
-    """Mean and mean square of each channel of uint8 images (n, channels, height, width) in [0, 1].
-
-    Returns:
-        (2, channels) float64.
-    """
+    """(2, channels) float64, mean and mean square of the pixels of uint8 images, in [0, 1]."""
     total = torch.zeros(2, x.shape[1], dtype=torch.float64)
     for block in torch.split(x, 512):  # a mapped file may be larger than the memory
         pixels = block.float() / 255

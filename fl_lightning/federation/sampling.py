@@ -1,6 +1,6 @@
-"""Client sampling: the cohort of each round."""
+"""Client sampling: the cohort of each round, and the ranks that train it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -100,11 +100,6 @@ class SizeWeightedSampling(_Fraction):
 
     sizes: Tensor
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not bool((self.sizes > 0).all()):
-            raise UserError("weighted sampling needs clients with samples: choose --sampling fixed")
-
     @cached_property
     def probabilities(self) -> Tensor:
         """The probability of each client to take part in a round, (num_clients,).
@@ -175,3 +170,36 @@ def _first_different(draw: Callable[[], Tensor], size: int) -> list[int]:
     while len(cohort) < size:
         cohort |= dict.fromkeys(draw().tolist())
     return sorted(list(cohort)[:size])
+
+
+def assign_groups(
+    work: Sequence[int], width: int, ranks: int, whole: bool
+) -> list[list[list[int]]]:
+    """For each rank its groups of positions in `work`; those of a group train in parallel.
+
+    Args:
+        work: Work of each client of the cohort, e.g. its local steps.
+        width: The most clients of a group.
+        ranks: Number of ranks.
+        whole: Group first, then assign whole groups, so that the groups do not depend on the number
+            of ranks: the last bits depend on which clients train in parallel.
+    """
+    if not whole:
+        return [_groups(share, width) for share in assign_to_ranks(work, ranks)]
+    groups = _groups(assign_to_ranks(work, 1)[0], width)
+    totals = [sum(work[k] for k in group) for group in groups]
+    return [[groups[i] for i in share] for share in assign_to_ranks(totals, ranks)]
+
+
+def _groups(positions: Sequence[int], width: int) -> list[list[int]]:
+    return [list(positions[i : i + width]) for i in range(0, len(positions), width)]
+
+
+def assign_to_ranks(work: Sequence[int], ranks: int) -> list[list[int]]:
+    """The positions in `work` that each rank trains: longest first, to the least loaded."""
+    load, shares = [0] * ranks, [list[int]() for _ in range(ranks)]
+    for i in sorted(range(len(work)), key=lambda i: -work[i]):
+        rank = load.index(min(load))
+        shares[rank].append(i)
+        load[rank] += work[i]
+    return shares

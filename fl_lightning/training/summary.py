@@ -24,7 +24,7 @@ from fl_lightning.federation.trials import with_single_batch
 from fl_lightning.runs.options import Options
 from fl_lightning.runs.run import TAIL_LENGTH, Run
 from fl_lightning.runs.scalars import Scalars
-from fl_lightning.training.run_data import RunData
+from fl_lightning.training.parts import RunData
 
 SMALL = 50_000
 """Parameters below which stacked clients train faster on a CPU (benchmarks/small_models.py)."""
