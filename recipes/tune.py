@@ -18,8 +18,7 @@ import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from fl_lightning.cli.arguments import ArgumentParser
-from fl_lightning.cli.argv import flag_of, given
+from fl_lightning.cli.arguments import ArgumentParser, flag_of, given
 from fl_lightning.cli.error_messages import exit_with_error, exit_with_message
 from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.federation.federation import Federation, Metrics

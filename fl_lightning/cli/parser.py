@@ -11,8 +11,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from fl_lightning.algorithms.registry import summary
-from fl_lightning.cli.arguments import NEEDED, ArgumentParser, Option, add_options, options_of
-from fl_lightning.cli.argv import flag_of, last_value, normalized, values_of, with_source
+from fl_lightning.cli.arguments import (
+    NEEDED,
+    ArgumentParser,
+    Option,
+    add_options,
+    flag_of,
+    last_value,
+    normalized,
+    options_of,
+    values_of,
+    with_source,
+)
 from fl_lightning.cli.choices import Choice, Selected, select
 from fl_lightning.cli.components import callback_help
 from fl_lightning.cli.config_files import TABLE_KEYS, read_files

@@ -7,7 +7,7 @@ from inspect import Parameter, signature
 from typing import Any
 
 from fl_lightning.algorithms import modifiers
-from fl_lightning.cli.argv import flag_of
+from fl_lightning.cli.arguments import flag_of
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.errors import UserError
 from fl_lightning.runs.chosen import Chosen
