@@ -11,8 +11,7 @@ from typing import Any
 from torch import nn
 
 from fl_lightning.cli.arguments import given, with_resumed_options
-from fl_lightning.cli.choices import choices
-from fl_lightning.cli.components import component_text, read_component
+from fl_lightning.cli.choices import choices, component_text, read_component
 from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.cli.parser import parse
 from fl_lightning.cli.recipes import collect, is_collecting

@@ -23,8 +23,7 @@ from fl_lightning.cli.arguments import (
     values_of,
     with_source,
 )
-from fl_lightning.cli.choices import Choice, Selected, select
-from fl_lightning.cli.components import callback_help
+from fl_lightning.cli.choices import Choice, Selected, callback_help, select
 from fl_lightning.cli.config_files import TABLE_KEYS, read_files
 from fl_lightning.distributed.launcher_env import is_first_rank
 from fl_lightning.errors import UserError, nearest

@@ -7,7 +7,7 @@ import pytest
 from refusals import experiment, sentence
 
 from fl_lightning.callbacks import CALLBACKS
-from fl_lightning.cli.components import component_text, read_component
+from fl_lightning.cli.choices import component_text, read_component
 from fl_lightning.cli.config_files import read_files
 from fl_lightning.runs.config_yaml import dump, load
 
