@@ -31,13 +31,6 @@ def test_an_option_given_twice_is_refused_with_file_and_line(text, words, tmp_pa
     assert all(word in said for word in [*words, str(file)]), said
 
 
-def test_files_that_read_each_other_are_named(tmp_path, capsys):
-    a, b = tmp_path / "a.yaml", tmp_path / "b.yaml"
-    a.write_text(f"config: {b}\n")
-    b.write_text(f"config: {a}\n")
-    assert f"{b} reads {a}, which reads it again" in sentence(capsys, read_files, [str(a)])
-
-
 def test_a_merged_mapping_may_be_overridden():
     one = "base: &base {lr: 1, clip: 2}\none:\n  deep: &deep {<<: *base, lr: 3}\n"
     read = load(one + "two: {<<: *deep, clip: 4}\n")
