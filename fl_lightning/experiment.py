@@ -13,9 +13,8 @@ from torch import nn
 from fl_lightning.cli.arguments import given, with_resumed_options
 from fl_lightning.cli.choices import choices, component_text, read_component
 from fl_lightning.cli.error_messages import exit_with_message
-from fl_lightning.cli.parser import parse
+from fl_lightning.cli.parser import parse, refuse_unused_options, unused_option_notes
 from fl_lightning.cli.recipes import COLLECTED
-from fl_lightning.cli.unused_options import refuse_unused_options, unused_option_notes
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.data import CropFlip, DeviceDataset, FederatedData, Partition
 from fl_lightning.data.dataset import TrainTest

@@ -10,7 +10,7 @@ from torch.optim import AdamW
 
 from fl_lightning import by_size, uniform
 from fl_lightning.cli.arguments import given
-from fl_lightning.cli.unused_options import unused_option_notes
+from fl_lightning.cli.parser import unused_option_notes
 from fl_lightning.core.weighting import Disco
 from fl_lightning.runs.config_yaml import load
 
