@@ -18,8 +18,8 @@ from pandas import DataFrame
 from torch.nn import functional as F
 
 from fl_lightning.algorithms.registry import ALGORITHMS
+from fl_lightning.cli.algorithms import costs_in_models
 from fl_lightning.cli.choices import MODELS
-from fl_lightning.cli.list_algorithms import costs_in_models
 from fl_lightning.cli.recipes import recipes
 from fl_lightning.lab.sweep.plan import plan
 from fl_lightning.runs.config import Config

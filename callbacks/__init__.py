@@ -33,7 +33,6 @@ from fl_lightning.callbacks.client_measures import LocalModels as LocalModels
 from fl_lightning.callbacks.client_measures import StateNorms as StateNorms
 from fl_lightning.callbacks.early_stopping import EarlyStopping as EarlyStopping
 from fl_lightning.callbacks.early_stopping import GrowthStopping as GrowthStopping
-from fl_lightning.callbacks.evaluation import Evaluation as Evaluation
 from fl_lightning.callbacks.global_measures import ClassAccuracy as ClassAccuracy
 from fl_lightning.callbacks.global_measures import ClientScores as ClientScores
 from fl_lightning.callbacks.global_measures import EvaluateModels as EvaluateModels
@@ -43,6 +42,7 @@ from fl_lightning.callbacks.personalization import Personalization as Personaliz
 from fl_lightning.callbacks.perturbation import LayerStrength as LayerStrength
 from fl_lightning.callbacks.perturbation import PerturbationDrift as PerturbationDrift
 from fl_lightning.callbacks.progress import ProgressBar as ProgressBar
+from fl_lightning.callbacks.scoring import Evaluation as Evaluation
 from fl_lightning.callbacks.tensorboard import TensorBoard as TensorBoard
 from fl_lightning.callbacks.tensorboard import partition_heat_map as partition_heat_map
 

@@ -69,8 +69,6 @@ class Personalization:
                 "FederatedData(test=0.2) takes them"
             )
         self.name = "accuracy" if self.test.classes else self.tag.rpartition("/")[2]
-        if (lowest := min(self.epochs)) < 0:
-            raise UserError(f"fine-tune for at least 0 epochs, not {lowest}")
         self.epochs = sorted({0, *self.epochs})
 
     def on_fit_start(self, federation: Federation) -> None:

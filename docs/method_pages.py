@@ -17,7 +17,7 @@ from typing_extensions import Doc
 from fl_lightning import Algorithm, Term
 from fl_lightning.algorithms import lora
 from fl_lightning.algorithms.registry import ALGORITHMS, FAMILIES, functions
-from fl_lightning.cli.list_algorithms import costs_in_models
+from fl_lightning.cli.algorithms import costs_in_models
 from fl_lightning.core.constraints import Range, metadata
 from fl_lightning.core.term import with_inner
 

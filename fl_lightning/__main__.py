@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from functools import partial
-from importlib import import_module
+from pkgutil import resolve_name
 
 import fl_lightning
 from fl_lightning.cli.text_cache import print_text
@@ -30,16 +30,16 @@ usage: fl-lightning COMMAND ...
 
 
 COMMANDS = {
-    "run": "fl_lightning.cli.recipes",
-    "table": "fl_lightning.lab.commands.table",
-    "list": "fl_lightning.cli.list_algorithms",
-    "show": "fl_lightning.cli.show_algorithm",
-    "compare": "fl_lightning.lab.commands.compare",
-    "analyze": "fl_lightning.lab.commands.analyze",
-    "partition": "fl_lightning.lab.commands.partition",
-    "new": "fl_lightning.cli.new_file",
+    "run": "fl_lightning.cli.recipes:run",
+    "table": "fl_lightning.lab.commands.table:main",
+    "list": "fl_lightning.cli.algorithms:list_all",
+    "show": "fl_lightning.cli.algorithms:show",
+    "compare": "fl_lightning.lab.commands.compare:main",
+    "analyze": "fl_lightning.lab.commands.analyze:main",
+    "partition": "fl_lightning.lab.commands.partition:main",
+    "new": "fl_lightning.cli.recipes:new",
 }
-"""Modules whose `main` runs a command."""
+"""The functions that run the commands."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -63,7 +63,7 @@ def _run(command: str, argv: Sequence[str]) -> None:
     lists_recipes = command == "run" and (not argv or argv[0].startswith("-"))
     if sys.stderr and sys.stderr.isatty() and not lists_recipes and command != "new":
         print("loading torch ...", file=sys.stderr)
-    import_module(COMMANDS[command]).main(argv)
+    resolve_name(COMMANDS[command])(argv)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,11 @@ from typing import Any
 
 from torch import nn
 
-from fl_lightning.cli.argv import given, with_resumed_options
-from fl_lightning.cli.choices import choices
-from fl_lightning.cli.components import component_text, read_component
+from fl_lightning.cli.arguments import given, with_resumed_options
+from fl_lightning.cli.choices import choices, component_text, read_component
 from fl_lightning.cli.error_messages import exit_with_message
-from fl_lightning.cli.parser import parse
-from fl_lightning.cli.recipes import collect, is_collecting
-from fl_lightning.cli.unused_options import refuse_unused_options, unused_option_notes
+from fl_lightning.cli.parser import parse, refuse_unused_options, unused_option_notes
+from fl_lightning.cli.recipes import COLLECTED
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.data import CropFlip, DeviceDataset, FederatedData, Partition
 from fl_lightning.data.dataset import TrainTest
@@ -80,7 +78,8 @@ class Experiment:
         self.offered = choices(data, models, algorithm, partition, augment)
         groups = {**GROUPS, "launch": PrecisionOption if under_fabric_run() else LaunchOptions}
         self._given = given(argv)
-        with nullcontext() if is_collecting() else exit_with_message():  # else the asker does
+        # while `experiment_of` waits, its caller says what is wrong
+        with exit_with_message() if COLLECTED.get() is None else nullcontext():
             values, self.chosen = parse(
                 groups, self.offered, with_resumed_options(argv), doc or "", **defaults
             )
@@ -106,7 +105,8 @@ class Experiment:
 
     def run(self) -> None:
         """Train: load and split the data, run the rounds, print where the results lie."""
-        if collect(self):
+        if (collected := COLLECTED.get()) is not None:
+            collected.append(self)
             return
         with exit_without_nccl_teardown(), exit_with_message(), ending_with_reader():
             session = self.session()

@@ -18,8 +18,7 @@ import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from fl_lightning.cli.arguments import ArgumentParser
-from fl_lightning.cli.argv import flag_of, given
+from fl_lightning.cli.arguments import ArgumentParser, flag_of, given
 from fl_lightning.cli.error_messages import exit_with_error, exit_with_message
 from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.federation.federation import Federation, Metrics
@@ -27,7 +26,6 @@ from fl_lightning.runs.options import Effect
 
 try:
     import optuna
-    from sqlalchemy.exc import DBAPIError
 except ImportError:
     exit_with_error("tuning needs a package: pip install optuna")
 
@@ -147,23 +145,19 @@ def begin(o: argparse.Namespace, argv: list[str]) -> optuna.Study:
     """The study in its folder, begun or continued, with values that no other start proposes."""
     with exit_with_message():
         larger = experiment_of(o.recipe, argv).parts().task.larger_is_better(o.monitor)
-    try:
-        o.folder.mkdir(parents=True, exist_ok=True)
-        with (o.folder / "study.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # SQLite refuses the second of two at the same time
-            study = optuna.create_study(
-                storage=f"sqlite:///{o.folder / 'study.db'}",
-                study_name="tune",
-                load_if_exists=True,
-                direction="maximize" if larger else "minimize",
-                pruner=optuna.pruners.MedianPruner(n_warmup_steps=10),
-            )
-            check_continued(study, asked(o, argv), o.folder)
-            starts = study.user_attrs.get("starts", 0)
-            study.set_user_attr("starts", starts + 1)
-    except (OSError, DBAPIError) as error:
-        reason = getattr(error, "orig", error)
-        exit_with_error(f"no study can be kept in {o.folder} ({reason}): give another --folder")
+    o.folder.mkdir(parents=True, exist_ok=True)
+    with (o.folder / "study.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # SQLite refuses the second of two at the same time
+        study = optuna.create_study(
+            storage=f"sqlite:///{o.folder / 'study.db'}",
+            study_name="tune",
+            load_if_exists=True,
+            direction="maximize" if larger else "minimize",
+            pruner=optuna.pruners.MedianPruner(n_warmup_steps=10),
+        )
+        check_continued(study, asked(o, argv), o.folder)
+        starts = study.user_attrs.get("starts", 0)
+        study.set_user_attr("starts", starts + 1)
     study.sampler = optuna.samplers.TPESampler(seed=starts, constant_liar=True)
     return study
 

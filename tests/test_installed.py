@@ -109,7 +109,7 @@ def test_a_reader_that_ends_early_ends_the_command_in_silence(installed, tmp_pat
 
 def test_a_command_works_where_characters_or_outputs_are_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "made", SimpleNamespace(main=lambda argv: print("50 ± 1")))
-    monkeypatch.setitem(command.COMMANDS, "compare", "made")
+    monkeypatch.setitem(command.COMMANDS, "compare", "made:main")
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
     monkeypatch.setattr(sys, "stderr", None)  # as under `2>&-`
     main(["compare", "runs"])

@@ -96,14 +96,6 @@ def test_a_trial_that_diverges_does_not_end_the_study(tmp_path, monkeypatch, cap
     assert "no trial" in said.err
 
 
-@pytest.mark.parametrize("folder", ["file", "study"])
-def test_a_study_that_cannot_be_kept_is_one_sentence(folder, tmp_path, monkeypatch, sentence):
-    (tmp_path / "file").write_text("")
-    (tmp_path / "study" / "study.db").mkdir(parents=True)
-    command = "digits", "--tune", "lr=0.1,0.2", "--folder", str(tmp_path / folder)
-    assert "--folder" in sentence(tune, monkeypatch, *command)
-
-
 @pytest.mark.parametrize(
     ("changed", "words"),
     [

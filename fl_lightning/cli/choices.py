@@ -1,21 +1,31 @@
-"""Options whose value is one of several functions: data, model, algorithm, partition and others."""
+"""Options whose value is one of several functions.
 
+Of a choice, such as the algorithm, each parameter is an option: `--algorithm.rho 0.1`. A component,
+a callback, a loss or a metric, is one text: `sharpness:rho=0.1,every=5`, `file.py:Name:key=value`.
+"""
+
+import re
 import runpy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from inspect import isfunction
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, cast
 
 from fl_lightning import models
 from fl_lightning.algorithms import modifiers
-from fl_lightning.algorithms.registry import ALGORITHMS, functions
+from fl_lightning.algorithms.registry import ALGORITHMS, functions, summary
+from fl_lightning.callbacks import CALLBACKS
+from fl_lightning.callbacks.metrics import METRICS
 from fl_lightning.cli.arguments import NEEDED, Option, options_of
+from fl_lightning.core.losses import LOSSES
 from fl_lightning.data import CropFlip, folder_sources, row_sources, schemes, sources
 from fl_lightning.data.image_folder import domain_folder, image_folder
 from fl_lightning.errors import UserError, nearest
+from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.code import search_first
-from fl_lightning.runs.converters import is_option, with_curves
+from fl_lightning.runs.converters import convert, is_option, metavar, shown, with_curves
 
 SIZES = "inputs", "classes", "channels", "size", "vocabulary"
 """Parameters of a model that follow from the data."""
@@ -150,3 +160,67 @@ def find_function(
         wrong = f"defines no function {function!r}" if function else "is a file: name its function"
         raise UserError(f"{path} {wrong}{nearest(function, defined)}")
     return cast(Callable[..., Any], content[function])
+
+
+RUN_PARTS = "train", "test", "validation", "partition", "own_tests", "task", "folder"
+"""Parameters of a callback that the run fills in."""
+
+COMPONENTS = {
+    "callback": Choice(CALLBACKS, "none", filled_in=frozenset(RUN_PARTS)),
+    "loss": Choice(LOSSES, "cross_entropy", filled_in=frozenset({"out", "y"})),
+    "metric": Choice(METRICS, "accuracy", filled_in=frozenset({"classes"})),
+}
+
+
+def read_component(kind: str, text: str) -> Chosen:
+    """The callback, loss or metric that a text names, with its options.
+
+    Raises:
+        UserError: In one sentence, if there is none, or no such option.
+    """
+    selected, given = _split(kind, text)
+    name, kinds = selected.name, {o.name: o.kind for o in selected.options}
+    values = {o.name: o.default for o in selected.options}
+    for option, value in given.items():
+        if option not in kinds:
+            raise UserError(f"{name} has no option {option!r}{nearest(option, kinds)}")
+        try:
+            values[option] = convert(kinds[option], value)
+        except ValueError as error:
+            raise UserError(f"--{kind} {name}: {option}: {error}") from None
+    if missing := [option for option, value in values.items() if value is NEEDED]:
+        raise UserError(f"--{kind} {name} needs {missing[0]}: add :{missing[0]}=...")
+    return Chosen(name, selected.function, values)
+
+
+def component_text(chosen: Chosen) -> str:
+    """The text that `read_component` reads, with every option."""
+    options = ",".join(f"{option}={shown(value)}" for option, value in chosen.options.items())
+    return f"{chosen.name}:{options}" if options else chosen.name
+
+
+def callback_help(texts: Sequence[str]) -> str:
+    """A line for each callback, and the options of those that these texts name."""
+    width = max(map(len, CALLBACKS)) + 2
+    lines = [line for name, c in CALLBACKS.items() for line in _hanging(name, summary(c), width)]
+    for selected, _ in (_split("callback", text) for text in texts if text != "none"):
+        lines += ["", f"options of {selected.name}:"]
+        for o in selected.options:
+            text = f"{o.help} (default: {shown(o.default)})"
+            lines += _hanging(f"{o.name}={metavar(o.kind)}", text, width)
+    return "\n".join(lines)
+
+
+def _split(kind: str, text: str) -> tuple[Selected, dict[str, str]]:
+    """The function that a text names, and its options as text. A value may have commas."""
+    name, _, options = text.partition(":")
+    if name.endswith(".py"):
+        function, _, options = options.partition(":")
+        name = f"{name}:{function}"
+    pairs = (pair.partition("=") for pair in re.split(r",(?=[\w-]+=)", options) if pair)
+    given = {option.replace("-", "_"): value for option, _, value in pairs}
+    return select(kind, COMPONENTS[kind], COMPONENTS[kind].known(name)), given
+
+
+def _hanging(name: str, text: str, width: int) -> list[str]:
+    return wrap(f"  {name:<{width}}{text}", 79, subsequent_indent=" " * (width + 2))

@@ -43,16 +43,14 @@ def read_files(files: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     return merged, methods
 
 
-def read_chain(file: str, *including: str) -> Iterator[dict[Any, Any]]:
+def read_chain(file: str) -> Iterator[dict[Any, Any]]:
     """The content of the files that a file's `config` names, then its own, without that key.
 
     Each has its own name under `file`.
     """
     content = _read(file)
     for further in included(file, content):
-        if further in (file, *including):
-            raise UserError(f"the configuration {file} reads {further}, which reads it again")
-        yield from read_chain(further, file, *including)
+        yield from read_chain(further)
     yield content | {"file": file}
 
 

@@ -5,20 +5,38 @@ several functions), or a parameter of the chosen function (`--algorithm.rho 0.1`
 and help come from the signature and the docstring. `--config FILE` reads a YAML file of the same
 names, which flags override. argparse instead of jsonargparse, which lacks short names in any order
 of flags, errors of one line, and help for functions.
+
+Options that have no effect are noted, and refused where the algorithm cannot use them.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from inspect import Parameter, signature
 from typing import Any
 
+from fl_lightning.algorithms import modifiers
 from fl_lightning.algorithms.registry import summary
-from fl_lightning.cli.arguments import NEEDED, ArgumentParser, Option, add_options, options_of
-from fl_lightning.cli.argv import flag_of, last_value, normalized, values_of, with_source
-from fl_lightning.cli.choices import Choice, Selected, select
-from fl_lightning.cli.components import callback_help
+from fl_lightning.cli.arguments import (
+    NEEDED,
+    ArgumentParser,
+    Option,
+    add_options,
+    flag_of,
+    last_value,
+    normalized,
+    options_of,
+    values_of,
+    with_source,
+)
+from fl_lightning.cli.choices import Choice, Selected, callback_help, select
 from fl_lightning.cli.config_files import TABLE_KEYS, read_files
+from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.distributed.launch_options import is_first_rank
 from fl_lightning.errors import UserError, nearest
 from fl_lightning.runs.chosen import Chosen
+from fl_lightning.runs.options import Options, without_effect
+from fl_lightning.training import parts
 
 FIRST = "algorithm"
 """The choice that `--help` shows before everything else."""
@@ -176,3 +194,59 @@ def _add_choice(parser: ArgumentParser, s: Selected, config: Mapping[str, Any]) 
     text = f"one of {', '.join(s.choice.functions)}; or your own, file.py:function"
     group.add_argument(flag_of(s.kind), dest=s.kind, metavar="NAME", help=text, default=s.name)
     add_options(group, s.full_options, config)
+
+
+def unused_option_notes(
+    given: Collection[str], o: Options, chosen: Mapping[str, Chosen], sends: bool = True
+) -> Iterator[str]:
+    """One line for each option of the command line, `given`, that has no effect here.
+
+    Options of files may be for other choices. `sends` is whether clients send anything.
+    """
+    yield from (f"note: {sentence}" for sentence in without_effect(given, o))
+    if "data_dir" in given and not chosen["data"].wants("root"):
+        yield f"note: --data-dir has no effect: {chosen['data'].name} reads no files"
+    if "server_lr" in given and not sends:
+        yield "note: --server-lr has no effect: clients send nothing"
+    for kind in ("algorithm", *modifiers.PARTS):
+        for option, value in chosen[kind].options.items():
+            if f"{kind}.{option}" in given and not _has_effect(kind, option, chosen):
+                flag = flag_of(f"{kind}.{option}")
+                yield f"note: {flag} {value} has no effect with the other options"
+
+
+def refuse_unused_options(given: Collection[str], chosen: Mapping[str, Chosen]) -> None:
+    """Refuse general options that the command line names and the algorithm cannot use."""
+    fixes = {
+        "clip_norm": "clips=True",
+        "weighting": "weight=uniform or weight=by_size",
+        "server_lr": "terms without ExactAggregation",
+    }
+    for option in sorted(parts.unused_by(parts.algorithm(chosen)).intersection(given)):
+        fix = fixes.get(option, f"a `local` that needs {option}")
+        raise UserError(
+            f"{chosen['algorithm'].name} does not use {flag_of(option)}: omit it, or give the "
+            f"Algorithm {fix}"
+        )
+
+
+def _has_effect(kind: str, option: str, chosen: Mapping[str, Chosen]) -> bool:
+    """Whether the option's default would make another algorithm."""
+    choice = chosen[kind]
+    default = signature(choice.function).parameters[option].default
+    if choice.file or default in (Parameter.empty, choice.options[option]):
+        return True  # a user-defined function may use it otherwise
+    plain = replace(choice, options={**choice.options, option: default})
+    try:
+        other = parts.algorithm({**chosen, kind: plain})
+    except Exception:  # the default does not fit the other options
+        return True
+    return bool(_attributes(parts.algorithm(chosen)) != _attributes(other))
+
+
+def _attributes(algorithm: Algorithm) -> dict[str, Any]:
+    """The parts of an algorithm; a `partial`, which has no equality, as its own parts."""
+    return {
+        name: (value.func, value.args, value.keywords) if isinstance(value, partial) else value
+        for name, value in vars(algorithm).items()
+    }

@@ -1,14 +1,16 @@
-"""The installed recipes and presets. Imports nothing heavy, since `fl-lightning run` lists them."""
+"""The installed recipes, presets and templates. Imports nothing heavy, as `run` lists recipes."""
 
 import ast
 import runpy
 import sys
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from contextvars import ContextVar
 from os.path import expanduser
 from pathlib import Path
-from textwrap import fill
+from shlex import quote
+from textwrap import fill, indent
 from typing import Any
 
 from fl_lightning.errors import UserError
@@ -18,13 +20,15 @@ FOLDER = next(
 )
 """In the installed package, or next to it in a clone."""
 
+TEMPLATES = Path(__file__).parents[1] / "templates"
+
 
 def recipes() -> dict[str, Path]:
     """The files of the installed recipes by name."""
     return {file.stem: file for file in sorted(FOLDER.glob("[!_]*.py"))}
 
 
-def main(argv: Sequence[str]) -> None:
+def run(argv: Sequence[str]) -> None:
     """Run the recipe that `argv` names first, or list all."""
     named = argv and argv[0] not in ("-h", "--help")
     run_recipe(argv[0], argv[1:]) if named else print(list_recipes())
@@ -55,7 +59,8 @@ def run_recipe(name: str, argv: Sequence[str]) -> None:
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 
-_COLLECTED: ContextVar[list[Any] | None] = ContextVar("_COLLECTED", default=None)
+COLLECTED: ContextVar[list[Any] | None] = ContextVar("COLLECTED", default=None)
+"""Where an `Experiment` puts itself instead of running, while `experiment_of` waits for it."""
 
 
 def experiment_of(recipe: str, argv: Sequence[str]) -> Any:
@@ -65,29 +70,16 @@ def experiment_of(recipe: str, argv: Sequence[str]) -> Any:
         UserError: If the recipe makes no experiment.
     """
     collected: list[Any] = []
-    before, token = (sys.argv, list(sys.path)), _COLLECTED.set(collected)
+    before, token = (sys.argv, list(sys.path)), COLLECTED.set(collected)
     try:
         with redirect_stdout(None):
             run_recipe(recipe, argv)
     finally:
-        _COLLECTED.reset(token)
+        COLLECTED.reset(token)
         sys.argv, sys.path[:] = before
     if not collected:
         raise UserError(f"{recipe} makes no experiment: name a recipe that trains clients")
     return collected[0]
-
-
-def collect(experiment: Any) -> bool:
-    """Keep an experiment for `experiment_of`; False if nothing waits for it, so that it runs."""
-    collected = _COLLECTED.get()
-    if collected is not None:
-        collected.append(experiment)
-    return collected is not None
-
-
-def is_collecting() -> bool:
-    """Whether `experiment_of` waits for an experiment."""
-    return _COLLECTED.get() is not None
 
 
 def preset(name: str) -> Path:
@@ -95,3 +87,22 @@ def preset(name: str) -> Path:
     installed = FOLDER / "presets" / name
     candidates = Path(expanduser(name)), installed, installed.with_name(f"{installed.name}.yaml")
     return next((file for file in candidates if file.is_file()), Path(name))
+
+
+def new(argv: Sequence[str]) -> None:
+    """Write a file to begin with, which runs as it stands."""
+    templates = {file.stem: file for file in TEMPLATES.glob("[!_]*.py")}
+    parser = ArgumentParser("fl-lightning new", description=new.__doc__)
+    parser.add_argument("kind", choices=sorted(templates))
+    parser.add_argument("file", type=Path, help="such as mine.py")
+    o = parser.parse_args(argv)
+    text = templates[o.kind].read_text().replace(f"{o.kind}.py", quote(str(o.file)))
+    try:
+        with o.file.open("x") as file:
+            file.write(text)
+    except FileExistsError:
+        parser.error(f"{o.file} is there already: name a new file")
+    except OSError as error:
+        parser.error(f"{o.file} cannot be written: {error.strerror}")
+    summary, _, commands = (ast.get_docstring(ast.parse(text)) or "").partition("\n\n")
+    print(f"{o.file}: {summary}\n\n{indent(commands, '    ')}")

@@ -18,22 +18,17 @@ class TrimmedConv2d(nn.Conv2d):
     those of `nn.Conv2d`: the other weights have gradient zero.
     """
 
-    padding: tuple[int, ...]  # not "same" or "valid": see `with_trimmed_convs`
+    padding: tuple[int, ...]  # not "same" or "valid"
 
     def forward(self, x: Tensor) -> Tensor:
         """The convolution of (b, channels, height, width)."""
-        rows, columns = (
-            _used_taps(size, self.kernel_size[i], self.stride[i], self.padding[i], self.dilation[i])
-            for i, size in enumerate(x.shape[-2:])
-        )
+        kernel, stride, padding = self.kernel_size[0], self.stride[0], self.padding[0]
+        rows, columns = (_used_taps(size, kernel, stride, padding) for size in x.shape[-2:])
         if (len(rows), len(columns)) == self.kernel_size:
             return super().forward(x)
         weight = _Taps.apply(cast_of(self.weight), rows, columns)
-        padding = (
-            self.padding[0] - rows.start * self.dilation[0],
-            self.padding[1] - columns.start * self.dilation[1],
-        )
-        return F.conv2d(x, weight, self.bias, self.stride, padding, self.dilation, self.groups)
+        remaining = padding - rows.start, padding - columns.start
+        return F.conv2d(x, weight, self.bias, self.stride, remaining)
 
 
 class _Taps(torch.autograd.Function):
@@ -57,26 +52,27 @@ class _Taps(torch.autograd.Function):
 
 
 def with_trimmed_convs(model: nn.Module) -> nn.Module:
-    """Turn a model's zero-padded convolutions into `TrimmedConv2d`, in place."""
+    """Turn a model's convolutions into `TrimmedConv2d`, in place.
+
+    They have square kernels, the same stride and zero padding on all sides, one group, and no
+    dilation, as in torchvision's ResNets.
+    """
     for module in model.modules():
-        plain = type(module) is nn.Conv2d and module.padding_mode == "zeros"
-        if plain and not isinstance(module.padding, str):
+        if type(module) is nn.Conv2d:
             module.__class__ = TrimmedConv2d  # keeps parameters, names and hooks
     return model
 
 
 @cache
-def _used_taps(size: int, kernel: int, stride: int, padding: int, dilation: int) -> range:
+def _used_taps(size: int, kernel: int, stride: int, padding: int) -> range:
     """The taps of a kernel along one side, without those at both ends that never meet a pixel."""
 
     def outputs(kernel: int, padding: int) -> int:
-        return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+        return (size + 2 * padding - kernel) // stride + 1
 
     starts = [i * stride - padding for i in range(outputs(kernel, padding))]
-    meeting = [
-        tap for tap in range(kernel) if any(0 <= start + tap * dilation < size for start in starts)
-    ]
+    meeting = [tap for tap in range(kernel) if any(0 <= start + tap < size for start in starts)]
     taps = range(meeting[0], meeting[-1] + 1) if meeting else range(kernel)
-    left = padding - taps.start * dilation
+    left = padding - taps.start
     # padding is the same at both ends: without the outer taps the number of outputs could change
     return taps if left >= 0 and outputs(len(taps), left) == len(starts) else range(kernel)

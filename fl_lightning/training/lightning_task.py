@@ -13,9 +13,8 @@ from torch.utils._pytree import tree_leaves
 from torchmetrics import Metric
 
 from fl_lightning.callbacks.bases import CohortMeasure, over_clients
-from fl_lightning.callbacks.evaluation import Evaluation
 from fl_lightning.callbacks.metrics import larger_is_better, make_metrics
-from fl_lightning.callbacks.scoring import Autocast
+from fl_lightning.callbacks.scoring import Autocast, Evaluation
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.losses import LOSSES, TaskLoss, own_loss
 from fl_lightning.data import DeviceDataset

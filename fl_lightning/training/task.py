@@ -13,9 +13,8 @@ from torch.nn.functional import pad
 from torch.utils._pytree import tree_map
 from torchmetrics import Metric
 
-from fl_lightning.callbacks.evaluation import Evaluation
 from fl_lightning.callbacks.metrics import larger_is_better, make_metrics, results
-from fl_lightning.callbacks.scoring import Autocast, score
+from fl_lightning.callbacks.scoring import Autocast, Evaluation, score
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.losses import LabelsLoss, TaskLoss, is_cross_entropy, own_loss
 from fl_lightning.core.vector import Layout

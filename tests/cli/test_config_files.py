@@ -7,7 +7,7 @@ import pytest
 from refusals import experiment, sentence
 
 from fl_lightning.callbacks import CALLBACKS
-from fl_lightning.cli.components import component_text, read_component
+from fl_lightning.cli.choices import component_text, read_component
 from fl_lightning.cli.config_files import read_files
 from fl_lightning.runs.config import dump, load
 
@@ -29,13 +29,6 @@ def test_an_option_given_twice_is_refused_with_file_and_line(text, words, tmp_pa
     file.write_text(text)
     said = sentence(capsys, read_files, [str(file)])
     assert all(word in said for word in [*words, str(file)]), said
-
-
-def test_files_that_read_each_other_are_named(tmp_path, capsys):
-    a, b = tmp_path / "a.yaml", tmp_path / "b.yaml"
-    a.write_text(f"config: {b}\n")
-    b.write_text(f"config: {a}\n")
-    assert f"{b} reads {a}, which reads it again" in sentence(capsys, read_files, [str(a)])
 
 
 def test_a_merged_mapping_may_be_overridden():

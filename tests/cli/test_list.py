@@ -8,8 +8,8 @@ import pytest
 
 from fl_lightning import __main__ as entry
 from fl_lightning.algorithms.registry import ALGORITHMS
-from fl_lightning.cli.list_algorithms import main
-from fl_lightning.cli.show_algorithm import main as show
+from fl_lightning.cli.algorithms import list_all as main
+from fl_lightning.cli.algorithms import show
 
 OWN = """
 from fl_lightning import Algorithm, cosine

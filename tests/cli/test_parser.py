@@ -9,8 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from fl_lightning.cli import parser
-from fl_lightning.cli.arguments import ArgumentParser
-from fl_lightning.cli.argv import given, with_resumed_options
+from fl_lightning.cli.arguments import ArgumentParser, given, with_resumed_options
 from fl_lightning.cli.choices import Choice
 from fl_lightning.cli.recipes import recipes
 from fl_lightning.runs.chosen import Chosen

@@ -23,7 +23,7 @@ def made(monkeypatch, tmp_path):
         raise SystemExit("no" if "wrong" in argv else 0)
 
     monkeypatch.setitem(sys.modules, "made", SimpleNamespace(main=print_text))
-    monkeypatch.setattr(command, "COMMANDS", {"list": "made", "show": "made"})
+    monkeypatch.setattr(command, "COMMANDS", {"list": "made:main", "show": "made:main"})
     return made
 
 

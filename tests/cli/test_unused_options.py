@@ -9,8 +9,8 @@ from refusals import experiment, sentence
 from torch.optim import AdamW
 
 from fl_lightning import by_size, uniform
-from fl_lightning.cli.argv import given
-from fl_lightning.cli.unused_options import unused_option_notes
+from fl_lightning.cli.arguments import given
+from fl_lightning.cli.parser import unused_option_notes
 from fl_lightning.core.weighting import Disco
 from fl_lightning.runs.config import load
 

@@ -7,7 +7,7 @@ import pytest
 from refusals import Stops, experiment, refused
 
 import fl_lightning as fl
-from fl_lightning.cli.unused_options import unused_option_notes
+from fl_lightning.cli.parser import unused_option_notes
 from fl_lightning.core.curves import parse
 from fl_lightning.lab.report import load_runs
 from fl_lightning.runs.config import Config

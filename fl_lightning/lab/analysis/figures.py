@@ -10,8 +10,7 @@ import torch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from torch import Tensor
 
-from fl_lightning.lab.analysis.curvature import Hessian
-from fl_lightning.lab.analysis.landscape import Interpolation, Surface
+from fl_lightning.lab.analysis.curvature import Hessian, Interpolation, Surface
 from fl_lightning.lab.displayed import Figure
 
 COLORS = mpl.color_sequences["tab10"]

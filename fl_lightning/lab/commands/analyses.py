@@ -12,7 +12,7 @@ from typing_extensions import Doc
 
 from fl_lightning.callbacks.bases import over_clients
 from fl_lightning.callbacks.global_measures import TABLE
-from fl_lightning.cli.components import read_component
+from fl_lightning.cli.choices import read_component
 from fl_lightning.core.constraints import (
     NonNegativeFloat,
     PositiveFloat,

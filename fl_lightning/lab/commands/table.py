@@ -14,8 +14,14 @@ from typing import Any
 
 from pandas import concat
 
-from fl_lightning.cli.arguments import ArgumentParser, add_parameters, options_of
-from fl_lightning.cli.argv import flag_of, given, last_value
+from fl_lightning.cli.arguments import (
+    ArgumentParser,
+    add_parameters,
+    flag_of,
+    given,
+    last_value,
+    options_of,
+)
 from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.cli.recipes import FOLDER, preset, recipes
 from fl_lightning.core.constraints import PositiveInt, check

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from fl_lightning.algorithms.registry import ALGORITHMS
-from fl_lightning.cli.argv import flag_of, given, last_value
+from fl_lightning.cli.arguments import flag_of, given, last_value
 from fl_lightning.cli.choices import find_function
 from fl_lightning.cli.config_files import included
 from fl_lightning.cli.recipes import experiment_of, run_recipe

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 from fl_lightning.algorithms.registry import ALGORITHMS
-from fl_lightning.cli.argv import flag_of
+from fl_lightning.cli.arguments import flag_of
 from fl_lightning.cli.config_files import TABLE_KEYS, read_chain
 from fl_lightning.errors import UserError, nearest
 from fl_lightning.lab.report.score import score as make_score

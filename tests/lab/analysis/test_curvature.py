@@ -73,11 +73,6 @@ def test_the_same_seed_gives_the_same_numbers(loss):
     assert first.trace == second.trace
 
 
-def test_more_eigenvalues_than_parameters_are_refused(loss):
-    with pytest.raises(ValueError, match=r"top.*9999"):
-        hessian(loss, top=9999)
-
-
 def test_a_surface_holds_the_loss_of_each_point(loss):
     w = loss.weights
     axes = filter_normalized_axes(loss)

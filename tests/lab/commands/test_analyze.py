@@ -114,7 +114,6 @@ def test_a_damaged_record_of_what_was_chosen_is_one_sentence(runs, tmp_path, sen
         ("interpolate {0}", "two runs.*1"),
         ("surface {0} --points 1", "points.*1"),
         ("surface {0} --samples 0", "samples.*0"),
-        ("hessian {0} --top 99999999", "99999999"),
         ("classes {0}/nothing", "nothing"),
         ("classes {0} --figure no/such.png", "no/such.png"),
         ("classes {0} --figure figure.jpeg", "figure.jpeg"),
