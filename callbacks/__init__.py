@@ -31,6 +31,9 @@ from fl_lightning.callbacks.client_measures import Diagnostics as Diagnostics
 from fl_lightning.callbacks.client_measures import Gradients as Gradients
 from fl_lightning.callbacks.client_measures import LocalModels as LocalModels
 from fl_lightning.callbacks.client_measures import StateNorms as StateNorms
+from fl_lightning.callbacks.display import ProgressBar as ProgressBar
+from fl_lightning.callbacks.display import TensorBoard as TensorBoard
+from fl_lightning.callbacks.display import partition_heat_map as partition_heat_map
 from fl_lightning.callbacks.early_stopping import EarlyStopping as EarlyStopping
 from fl_lightning.callbacks.early_stopping import GrowthStopping as GrowthStopping
 from fl_lightning.callbacks.global_measures import ClassAccuracy as ClassAccuracy
@@ -41,10 +44,7 @@ from fl_lightning.callbacks.global_measures import TrainingScores as TrainingSco
 from fl_lightning.callbacks.personalization import Personalization as Personalization
 from fl_lightning.callbacks.perturbation import LayerStrength as LayerStrength
 from fl_lightning.callbacks.perturbation import PerturbationDrift as PerturbationDrift
-from fl_lightning.callbacks.progress import ProgressBar as ProgressBar
 from fl_lightning.callbacks.scoring import Evaluation as Evaluation
-from fl_lightning.callbacks.tensorboard import TensorBoard as TensorBoard
-from fl_lightning.callbacks.tensorboard import partition_heat_map as partition_heat_map
 
 OFFERED = client_measures, early_stopping, global_measures, perturbation
 """The modules whose classes `--callback` offers by name."""

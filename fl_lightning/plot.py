@@ -5,7 +5,7 @@ from math import ceil
 from pandas import DataFrame
 from torch import Tensor
 
-from fl_lightning.callbacks.tensorboard import MOST_SHOWN
+from fl_lightning.callbacks.display import MOST_SHOWN
 from fl_lightning.data import FederatedData
 from fl_lightning.errors import UserError
 from fl_lightning.lab.commands.partition import Scheme

@@ -12,7 +12,7 @@ from rich.filesize import decimal
 from torch import nn
 from torch.optim import SGD
 
-from fl_lightning.callbacks.progress import score_text
+from fl_lightning.callbacks.display import score_text
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.draws import Draw
 from fl_lightning.core.prediction import from_logits

@@ -20,7 +20,7 @@ import torch
 from pandas import DataFrame, concat
 from torch import Tensor
 
-from fl_lightning.callbacks.tensorboard import MOST_SHOWN, draw_heat_map
+from fl_lightning.callbacks.display import MOST_SHOWN, draw_heat_map
 from fl_lightning.cli.arguments import ArgumentParser, check_figures, values_of
 from fl_lightning.cli.config_files import read_chain
 from fl_lightning.cli.error_messages import exit_with_message
