@@ -85,12 +85,14 @@ class Experiment:
             )
             named = {
                 "loss": [values["loss"]],
+                "sampling": [values["sampling"]],
                 "metric": values["metric"] or (),
                 "callback": [text for text in values["callback"] if text != "none"],
             }
             self._components = {k: [read_component(k, t) for t in of] for k, of in named.items()}
             texts = {k: tuple(map(component_text, made)) for k, made in self._components.items()}
-            values |= texts | {"loss": texts["loss"][0], "metric": texts["metric"] or None}
+            values |= texts | {kind: texts[kind][0] for kind in ("loss", "sampling")}
+            values["metric"] = texts["metric"] or None
             self.options = Options(**{f.name: values.pop(f.name) for f in fields(Options)})
             self._launch = launch_options(**values)
         self.callbacks = callbacks
@@ -132,6 +134,7 @@ class Experiment:
             self._files,
             [*self.callbacks, *self._components["callback"]],
             augment=self.chosen["augment"](),
+            sampling=self._components["sampling"][0],
             notes=partial(unused_option_notes, self._given, self.options, self.chosen),
         )
 

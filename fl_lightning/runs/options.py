@@ -28,7 +28,6 @@ from fl_lightning.core.curves import Curve, as_curve
 from fl_lightning.core.draws import Draw
 from fl_lightning.errors import UserError
 from fl_lightning.federation.divergence import OnDivergence
-from fl_lightning.federation.sampling import Sampling
 from fl_lightning.runs.converters import parse_bytes, parse_interval
 
 M = TypeVar("M")
@@ -90,7 +89,9 @@ class SimulationOptions:
             by_domain).
         participation: Fraction of the clients that are sampled each round; at least one client.
         sampling: fixed: this fraction, drawn uniformly; bernoulli: each client with this
-            probability; weighted: this fraction, drawn in proportion to numbers of samples.
+            probability; weighted: this fraction, drawn in proportion to numbers of samples;
+            power_of_choice: of candidates, those with the largest losses; or your own,
+            file.py:function.
         weighting: Clients' weights in the mean update: equal, or their numbers of samples; none for
             the algorithm's own.
         server_lr: Server learning rate: 1 applies the whole mean update; also a curve over the
@@ -107,7 +108,7 @@ class SimulationOptions:
 
     clients: PositiveInt | None = 100
     participation: PositiveFraction = 0.1
-    sampling: Sampling = "fixed"
+    sampling: str = "fixed"
     weighting: Literal["uniform", "by_size"] | None = None
     server_lr: PositiveFloat | Curve | None = None
     rounds: Annotated[PositiveInt, EXTENT] = 100

@@ -19,11 +19,13 @@ from fl_lightning.data.federated import FederatedData
 from fl_lightning.distributed.launch_options import LaunchOptions
 from fl_lightning.errors import UserError, nearest
 from fl_lightning.federation.mean_loss import modes_kept
+from fl_lightning.federation.sampling import SAMPLERS
 from fl_lightning.federation.trials import dry_run
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.converters import convert
 from fl_lightning.runs.options import Options, without_effect
 from fl_lightning.training import parts
+from fl_lightning.training.lightning_optimizer import loss_text
 from fl_lightning.training.parts import RunData, client_data
 from fl_lightning.training.session import Parts
 from fl_lightning.training.task import Task
@@ -76,6 +78,18 @@ def _converted(name: str, value: Any) -> Any:
         return convert(get_type_hints(Options)[name], value)
     except UserError as error:
         raise UserError(f"{name}: {error}") from None
+
+
+def read_sampling(given: Any) -> Chosen:
+    """The sampler of this name, or one that is given as a function, an object or a class."""
+    if callable(given):
+        return Chosen(loss_text(given), given, {})
+    if given not in SAMPLERS:
+        raise UserError(
+            f"sampling is {given!r:.60}: give one of {', '.join(SAMPLERS)}, or a function "
+            "sampler(num_clients, seed, round) that returns clients"
+        )
+    return Chosen(given, SAMPLERS[given], {})
 
 
 def check_objects(callbacks: Any, loggers: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch.callbacks import Callback as LightningCallback
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD
 from torchmetrics import Metric
 
@@ -31,9 +31,13 @@ from fl_lightning.data import (
 )
 from fl_lightning.errors import UserError, nearest
 from fl_lightning.executors import Executor, GraphExecutor, SequentialExecutor, StackedExecutor
+from fl_lightning.federation.sampling import ClientSampler, UniformSampling
 from fl_lightning.runs.chosen import Chosen, wrong_result
 from fl_lightning.runs.options import Options
 from fl_lightning.terms import Clip, ExactAggregation
+
+UNIFORM = Chosen("fixed", UniformSampling, {})
+"""The default of `--sampling`."""
 
 OF_OPTIMIZER = "lr", "momentum", "weight_decay"
 """Options of the local optimizer."""
@@ -247,6 +251,16 @@ def unused_by(algorithm: Algorithm) -> set[str]:
     parameters = signature(algorithm.local).parameters
     needed = {name for name, p in parameters.items() if p.default is Parameter.empty}
     return unused | set(OF_OPTIMIZER) - needed
+
+
+def sampler(chosen: Chosen, fraction: float, sizes: Tensor, may_be_empty: bool) -> ClientSampler:
+    """What chooses the clients of a round: a class makes it, a function is it."""
+    filled_in = {"fraction": fraction, "sizes": sizes, "may_be_empty": may_be_empty}
+    if isclass(getattr(chosen.function, "func", chosen.function)):
+        made: ClientSampler = chosen.call_with(**filled_in)
+        return made
+    taken = {name: part for name, part in filled_in.items() if chosen.wants(name)}
+    return partial(chosen.function, **chosen.options, **taken)
 
 
 def executor(o: Options, device: torch.device, parameters: int) -> Callable[..., Executor]:

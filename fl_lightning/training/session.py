@@ -24,7 +24,6 @@ from fl_lightning.distributed.signals import (
 )
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.lockstep import LockstepExecutor, ask
-from fl_lightning.federation.sampling import make_sampler
 from fl_lightning.printing import print_any_character
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.config import Config
@@ -67,6 +66,7 @@ class Session:
         callbacks: The user's callbacks, and the chosen ones.
         further_loggers: The user's loggers.
         augment: Augmentation of training images.
+        sampling: What chooses the clients of a round.
         notes: Gives sentences for the summary, from whether clients send anything.
         words: Changes the sentences that are printed, which name flags.
         lockstep: Whether its clients train with clients of other runs (see `run_in_lockstep`).
@@ -84,6 +84,7 @@ class Session:
     callbacks: Sequence[Any] = ()
     further_loggers: Sequence[Any] = ()
     augment: CropFlip | None = None
+    sampling: Chosen = parts.UNIFORM
     notes: Callable[[bool], Iterable[str]] = lambda _: ()
     words: Callable[[str], str] = str
     lockstep: bool = False
@@ -217,7 +218,7 @@ class Session:
             made.algorithm.with_outer_terms(*terms),
             clients,
             rounds=o.rounds,
-            sampler=make_sampler(o.sampling, o.participation, clients.sizes, private),
+            sampler=parts.sampler(self.sampling, o.participation, clients.sizes, private),
             executor=partial(LockstepExecutor, make) if self.lockstep else make,
             loss=made.task.loss,
             seed=o.seed,

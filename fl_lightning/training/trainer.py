@@ -81,7 +81,9 @@ class FederatedTrainer:
         self._given = frozenset(options)
         given = {"loss": loss, "metrics": metrics, "augment": augment, "callbacks": callbacks}
         self._arguments = {"algorithm": algorithm, "loggers": loggers, **given, **options}
-        self.options, self._launch = arguments.read_options(options)
+        self._sampling = arguments.read_sampling(options.get("sampling", "fixed"))
+        named = {**options, "sampling": self._sampling.name}
+        self.options, self._launch = arguments.read_options(named)
         self._chosen = arguments.read_algorithm(algorithm)
         self.algorithm = parts.algorithm(self._chosen)
         for option in sorted(parts.unused_by(self.algorithm) & self._given):
@@ -220,6 +222,7 @@ class FederatedTrainer:
             callbacks=self.callbacks,
             further_loggers=self.loggers,
             augment=self.augment,
+            sampling=self._sampling,
             words=as_arguments,
         )
         return session, lambda: made
