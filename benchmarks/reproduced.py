@@ -24,8 +24,7 @@ from fl_lightning.lab.report import Run, Table, grid, score
 from fl_lightning.lab.report.score import Result
 from fl_lightning.lab.sweep.plan import command_lines, plan
 from fl_lightning.lab.sweep.table_file import TableFile
-from fl_lightning.runs.config import Config
-from fl_lightning.runs.config_yaml import load
+from fl_lightning.runs.config import Config, load
 
 PAGE = Path(__file__).with_suffix(".md")
 RESULTS = PAGE.with_suffix("") / "fedssg_table4.csv"

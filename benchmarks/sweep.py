@@ -21,8 +21,7 @@ from lightning.fabric import Fabric
 
 from fl_lightning import Federation
 from fl_lightning.distributed.launch import keep_freed_memory
-from fl_lightning.distributed.turns import Turn, ask
-from fl_lightning.federation.lockstep import run_in_lockstep
+from fl_lightning.federation.lockstep import Turn, ask, run_in_lockstep
 
 
 def one_after_another(runs: Sequence[Federation], rounds: int) -> None:

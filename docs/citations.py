@@ -4,7 +4,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from fl_lightning.runs.config_yaml import load
+from fl_lightning.runs.config import load
 
 SOFTWARE = Path(__file__).parents[1] / "CITATION.cff"
 TITLES = Path(__file__).with_name("titles.tsv")

@@ -11,6 +11,7 @@ SYNONYMS = {
     "guides/own-algorithm.md": ["custom algorithm", "add an algorithm", "new method"],
     "guides/ranks.md": ["gpu", "multiple gpus", "cuda", "cluster", "distributed"],
     "guides/robustness.md": ["byzantine", "attack", "median", "krum", "outliers"],
+    "guides/clients.md": ["system heterogeneity", "slow clients", "random epochs", "sampling"],
     "guides/speed.md": ["fast", "memory", "many clients"],
     "guides/tuning.md": ["wandb", "mlflow", "sweep", "hyperparameters"],
     "guides/resuming.md": ["checkpoint", "resume", "killed"],

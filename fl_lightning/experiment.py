@@ -19,16 +19,20 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.data import CropFlip, DeviceDataset, FederatedData, Partition
 from fl_lightning.data.dataset import TrainTest
 from fl_lightning.distributed.launch import launch_fabric
-from fl_lightning.distributed.launch_options import LaunchOptions, PrecisionOption
-from fl_lightning.distributed.launcher_env import under_fabric_run
+from fl_lightning.distributed.launch_options import (
+    LaunchOptions,
+    PrecisionOption,
+    launch_options,
+    under_fabric_run,
+)
 from fl_lightning.distributed.signals import exit_on_ctrl_c, exit_without_nccl_teardown
 from fl_lightning.errors import ModelError
 from fl_lightning.printing import ending_with_reader
 from fl_lightning.runs.chosen import build_data, build_model
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.folder import interrupted
-from fl_lightning.runs.options import GROUPS, Options, launch_options
-from fl_lightning.training import parts, run_data
+from fl_lightning.runs.options import GROUPS, Options
+from fl_lightning.training import parts
 from fl_lightning.training.session import Parts, Session
 from fl_lightning.training.task import Task
 
@@ -81,12 +85,14 @@ class Experiment:
             )
             named = {
                 "loss": [values["loss"]],
+                "sampling": [values["sampling"]],
                 "metric": values["metric"] or (),
                 "callback": [text for text in values["callback"] if text != "none"],
             }
             self._components = {k: [read_component(k, t) for t in of] for k, of in named.items()}
             texts = {k: tuple(map(component_text, made)) for k, made in self._components.items()}
-            values |= texts | {"loss": texts["loss"][0], "metric": texts["metric"] or None}
+            values |= texts | {kind: texts[kind][0] for kind in ("loss", "sampling")}
+            values["metric"] = texts["metric"] or None
             self.options = Options(**{f.name: values.pop(f.name) for f in fields(Options)})
             self._launch = launch_options(**values)
         self.callbacks = callbacks
@@ -128,6 +134,7 @@ class Experiment:
             self._files,
             [*self.callbacks, *self._components["callback"]],
             augment=self.chosen["augment"](),
+            sampling=self._components["sampling"][0],
             notes=partial(unused_option_notes, self._given, self.options, self.chosen),
         )
 
@@ -135,7 +142,7 @@ class Experiment:
         """What trains: the results of the chosen functions."""
         (loss,), metrics = self._components["loss"], self._components["metric"]
         train, test = self.load()
-        data = run_data.run_data(train, test, self.split(train), self.options)
+        data = parts.run_data(train, test, self.split(train), self.options)
         classes = len(train.classes)
         task = Task(self.model(train), parts.loss(loss), parts.metrics(metrics, classes))
         return Parts(task, data, self.algorithm())
@@ -147,7 +154,7 @@ class Experiment:
     def split(self, train: DeviceDataset) -> Partition:
         """The chosen partition of the training set over the clients."""
         o = self.options
-        return run_data.partition(self.chosen["partition"], train, o.clients, o.seed)
+        return parts.partition(self.chosen["partition"], train, o.clients, o.seed)
 
     def model(self, train: DeviceDataset) -> nn.Module:
         """The chosen model, for samples of this data set, with weights drawn by the run's seed."""

@@ -1,7 +1,8 @@
-"""Logistic regression on Synthetic(alpha, beta), as FedProx and FedNova test unequal local work.
+r"""Logistic regression on Synthetic(alpha, beta), as FedProx and FedNova test unequal local work.
 
-python recipes/synthetic.py --algorithm fedprox --local-epochs "stragglers(5, 0.9)"
-python recipes/synthetic.py --data.alpha 0 --data.beta 0
+    python recipes/synthetic.py --algorithm fedprox \
+        --local-epochs "stragglers(5, 0.9)"
+    python recipes/synthetic.py --data.alpha 0 --data.beta 0
 """
 
 from torch import nn

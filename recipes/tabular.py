@@ -1,7 +1,9 @@
-"""Any CSV file: one column is the target, one names the client of each row.
+r"""Any CSV file: one column is the target, one names the client of each row.
 
-python recipes/tabular.py --data file.csv --data.target score --data.clients user --loss mse
-python recipes/tabular.py --data file.csv --data.target kind --data.clients site
+    python recipes/tabular.py --data file.csv \
+        --data.target score --data.clients user --loss mse
+    python recipes/tabular.py --data file.csv \
+        --data.target kind --data.clients site
 """
 
 from fl_lightning.data.row_sources import table

@@ -22,7 +22,7 @@ from fl_lightning.cli.arguments import ArgumentParser, flag_of, given
 from fl_lightning.cli.error_messages import exit_with_error, exit_with_message
 from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.federation.federation import Federation, Metrics
-from fl_lightning.runs.effect import Effect
+from fl_lightning.runs.options import Effect
 
 try:
     import optuna

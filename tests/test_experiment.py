@@ -20,7 +20,7 @@ from fl_lightning.core.vector import Layout
 from fl_lightning.data import sources
 from fl_lightning.executors import GraphExecutor
 from fl_lightning.experiment import Experiment
-from fl_lightning.runs.config_yaml import load
+from fl_lightning.runs.config import load
 from fl_lightning.training import parts
 
 TAGS = {"train/loss", "client/drift", "server/update_norm", "local/lr", "test/accuracy"}

@@ -1,7 +1,8 @@
 """Options whose value is one of several functions.
 
 Of a choice, such as the algorithm, each parameter is an option: `--algorithm.rho 0.1`. A component,
-a callback, a loss or a metric, is one text: `sharpness:rho=0.1,every=5`, `file.py:Name:key=value`.
+a callback, loss, metric or sampler, is one text: `sharpness:rho=0.1,every=5`,
+`file.py:Name:key=value`.
 """
 
 import re
@@ -23,6 +24,7 @@ from fl_lightning.core.losses import LOSSES
 from fl_lightning.data import CropFlip, folder_sources, row_sources, schemes, sources
 from fl_lightning.data.image_folder import domain_folder, image_folder
 from fl_lightning.errors import UserError, nearest
+from fl_lightning.federation.sampling import SAMPLERS
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.code import search_first
 from fl_lightning.runs.converters import convert, is_option, metavar, shown, with_curves
@@ -165,15 +167,19 @@ def find_function(
 RUN_PARTS = "train", "test", "validation", "partition", "own_tests", "task", "folder"
 """Parameters of a callback that the run fills in."""
 
+SAMPLER_PARTS = "fraction", "sizes", "may_be_empty", "num_clients", "seed", "round", "federation"
+"""Parameters of a sampler that the run or the round fills in."""
+
 COMPONENTS = {
     "callback": Choice(CALLBACKS, "none", filled_in=frozenset(RUN_PARTS)),
     "loss": Choice(LOSSES, "cross_entropy", filled_in=frozenset({"out", "y"})),
     "metric": Choice(METRICS, "accuracy", filled_in=frozenset({"classes"})),
+    "sampling": Choice(SAMPLERS, "fixed", filled_in=frozenset(SAMPLER_PARTS)),
 }
 
 
 def read_component(kind: str, text: str) -> Chosen:
-    """The callback, loss or metric that a text names, with its options.
+    """The callback, loss, metric or sampler that a text names, with its options.
 
     Raises:
         UserError: In one sentence, if there is none, or no such option.

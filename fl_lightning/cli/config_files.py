@@ -5,7 +5,7 @@ from typing import Any
 
 from fl_lightning.cli.recipes import preset
 from fl_lightning.errors import UserError
-from fl_lightning.runs.config_yaml import flat, load
+from fl_lightning.runs.config import flat, load
 
 TABLE_KEYS = frozenset(
     "recipe rows columns sweep tune tune_seeds seeds score spread over means published".split()  # noqa: SIM905

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import torch
 
-from fl_lightning.distributed.launcher_env import is_first_rank
+from fl_lightning.distributed.launch_options import is_first_rank
 from fl_lightning.errors import DivergenceError, RankLostError, UserError, first_sentence
 
 OF_DISKS = ENOSPC, EDQUOT, EFBIG, EROFS, EACCES, EPERM, ENOTDIR, EEXIST, ENAMETOOLONG

@@ -32,7 +32,7 @@ from fl_lightning.cli.arguments import (
 from fl_lightning.cli.choices import Choice, Selected, callback_help, select
 from fl_lightning.cli.config_files import TABLE_KEYS, read_files
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.distributed.launcher_env import is_first_rank
+from fl_lightning.distributed.launch_options import is_first_rank
 from fl_lightning.errors import UserError, nearest
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.options import Options, without_effect

@@ -30,7 +30,7 @@ class Draw:
 
     def __post_init__(self) -> None:
         if not (1 <= self.low <= self.high and self.low % 1 == self.high % 1 == 0):
-            raise UserError(f"{self} is no amount of work: give whole numbers, at least 1")
+            raise UserError(f"{self} is no amount of work: give whole numbers, low to high")
         if not 0 <= self.share <= 1:
             raise UserError(f"{self} is no amount of work: the share is a number from 0 to 1")
 

@@ -68,12 +68,8 @@ class Rounding:
 def standardize_columns(parts: Sequence[Tensor], index: Tensor) -> tuple[Tensor, Tensor]:
     """Shift and scale columns in place, to mean 0 and std 1 over the trained rows.
 
-    Args:
-        parts: (n, columns) float32; the first holds the training rows.
-        index: (m,) int64, the rows of the first part to take mean and standard deviation of.
-
-    Returns:
-        The mean and the standard deviation that the columns had, (columns,) float64.
+    Each part is (n, columns) float32. The trained rows are those at `index`, (m,) int64, of the
+    first one. Returns the mean and the standard deviation that they had, (columns,) float64.
     """
     x = parts[0]
     trained = torch.zeros(len(x), dtype=torch.bool)

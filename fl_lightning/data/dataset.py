@@ -51,7 +51,14 @@ class DeviceDataset:
 
     def __post_init__(self) -> None:
         for name, given in (("x", self.x), ("y", self.y)):
-            _check_tensors(name, given, self)
+            for t in tree_leaves(given):
+                if not isinstance(t, Tensor):
+                    raise UserError(f"{name} is or holds a {type(t).__name__}: give tensors")
+                if t.layout != torch.strided or t.shape[:1] != (len(self),):
+                    raise UserError(
+                        f"{name} is {t.dtype} of shape {tuple(t.shape)}, {t.layout}: give a dense "
+                        f"tensor with one row for each of {len(self)} samples"
+                    )
         channels = {shape[0] for shape in self._image_shapes}
         allowed = {0} | (channels if len(channels) == 1 else set())
         if not {len(self.mean), len(self.std)} <= allowed or min(self.std, default=1) <= 0:
@@ -201,17 +208,6 @@ def rows(tree: Any) -> int:
     return len(tree if isinstance(tree, Tensor) else tree_leaves(tree)[0])
 
 
-def _check_tensors(name: str, given: Any, data: DeviceDataset) -> None:
-    for t in tree_leaves(given):
-        if not isinstance(t, Tensor):
-            raise UserError(f"{name} is or holds a {type(t).__name__}: give tensors")
-        if t.layout != torch.strided or t.shape[:1] != (len(data),):
-            raise UserError(
-                f"{name} is {t.dtype} of shape {tuple(t.shape)}, {t.layout}: give a dense tensor "
-                f"with one row for each of {len(data)} samples"
-            )
-
-
 def _check_labels(name: str, labels: Tensor, n: int, names: tuple[str, ...]) -> None:
     if not isinstance(labels, Tensor) or labels.shape != (n,) or labels.dtype != torch.int64:
         kind, shape = getattr(labels, "dtype", type(labels)), getattr(labels, "shape", ())
@@ -229,11 +225,7 @@ def _check_labels(name: str, labels: Tensor, n: int, names: tuple[str, ...]) -> 
 
 
 def pixel_moments(x: Tensor) -> Tensor:
-    """Mean and mean square of each channel of uint8 images (n, channels, height, width) in [0, 1].
-
-    Returns:
-        (2, channels) float64.
-    """
+    """(2, channels) float64, mean and mean square of the pixels of uint8 images, in [0, 1]."""
     total = torch.zeros(2, x.shape[1], dtype=torch.float64)
     for block in torch.split(x, 512):  # a mapped file may be larger than the memory
         pixels = block.float() / 255

@@ -9,14 +9,12 @@ from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.randomness import derived_seed
 from fl_lightning.data.columns import standardize_columns
-from fl_lightning.data.data_module import module_rows
 from fl_lightning.data.held_out import hold_out_of_clients, owners_of_held
-from fl_lightning.data.hub import class_names, hub_columns, read_hub
-from fl_lightning.data.owners import owners_in, partition_of
+from fl_lightning.data.libraries import class_names, hub_columns, module_rows, read_hub
 from fl_lightning.data.partition import Partition, smallest_median_largest
 from fl_lightning.data.partitions import Scheme
+from fl_lightning.data.roles import check_classes, divided, labels_of, owners_in, partition_of
 from fl_lightning.data.rows import Rows, at, check_alike, checked_rows, raw_rows, tensors
-from fl_lightning.data.targets import check_classes, divided, labels_of
 from fl_lightning.errors import UserError
 
 if TYPE_CHECKING:

@@ -90,8 +90,9 @@ def matched_test_split(
     """Test samples for each client in the proportions of its training labels, as in FedSOL.
 
     A client gets floor(size * its fraction of the class) samples of each class, at most as many as
-    the test set has, drawn without replacement. Clients may get the same samples. A client whose
-    quotas round to zero gets one sample of its most frequent class in the test set.
+    the test set has, drawn without replacement, in order of position. Clients may get the same
+    samples. A client whose quotas round to zero gets one sample of its most frequent class in the
+    test set.
 
     Lee et al., "FedSOL: Stabilized Orthogonal Learning with Proximal Restrictions in Federated
     Learning", CVPR 2024, arXiv:2308.12532.
@@ -102,9 +103,6 @@ def matched_test_split(
             (`ClientData.class_counts`).
         size: Most test samples of a client.
         seed: The seed of the draw.
-
-    Returns:
-        The test samples of each client, in order of position.
 
     Raises:
         UserError: If the test set is empty, or size is below one.

@@ -59,9 +59,6 @@ def image_folder(
     The first call decodes all images, which must fit in memory, and writes them to the cache. Later
     calls map that file into memory, as long as the images' names, sizes and times are the same.
 
-    Returns:
-        The training and the test set.
-
     Raises:
         UserError: If a folder is missing or has no folders of classes, an image cannot be read, a
             class has no images or no training images, images differ in size without `size`, a

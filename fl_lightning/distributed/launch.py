@@ -1,14 +1,17 @@
-"""Launch of a run's ranks by Fabric, and their threads."""
+"""Launch of a run's ranks by Fabric, and what holds for their processes: threads, equal bits."""
 
 import atexit
 import ctypes
 import os
 import platform
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from threading import RLock
 from typing import Any
 
 import torch
+import torch.utils.deterministic
 from lightning.fabric import Fabric
 from lightning.fabric.accelerators.cuda import CUDAAccelerator
 from lightning.fabric.accelerators.mps import MPSAccelerator
@@ -18,9 +21,9 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.imports import _IS_INTERACTIVE
+from torch.backends import cudnn
 
-from fl_lightning.distributed.launch_options import LaunchOptions
-from fl_lightning.distributed.launcher_env import under_fabric_run
+from fl_lightning.distributed.launch_options import LaunchOptions, under_fabric_run
 from fl_lightning.distributed.signals import FIRST_RANK, ctrl_c_kills
 from fl_lightning.errors import UserError
 
@@ -170,3 +173,42 @@ def _accelerator(named: str) -> str:
             f"clients train on processor cores or CUDA GPUs, not on {named}: add --accelerator cpu"
         )
     return named
+
+
+_fitting = RLock()
+
+
+@contextmanager
+def deterministic_algorithms(wanted: bool = True) -> Iterator[None]:
+    """If wanted, let PyTorch choose deterministic algorithms; an operation without one raises.
+
+    Enter it before the first use of a GPU, whose matrix products read their switch then.
+    """
+    if not wanted:
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    memory: Any = torch.utils.deterministic
+    switches = (memory, "fill_uninitialized_memory"), (cudnn, "deterministic"), (cudnn, "benchmark")
+    before = [getattr(*switch) for switch in switches]
+    algorithms = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    memory.fill_uninitialized_memory = False  # costs a pass over memory that is written anyway
+    cudnn.deterministic, cudnn.benchmark = True, False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(algorithms)
+        for switch, value in zip(switches, before, strict=True):
+            setattr(*switch, value)
+
+
+@contextmanager
+def in_one_thread() -> Iterator[None]:
+    """Refuse a fit while another thread fits: they would draw each other's dropout."""
+    if not _fitting.acquire(blocking=False):
+        raise UserError("another thread is fitting: fit one after another, or in other processes")
+    try:
+        yield
+    finally:
+        _fitting.release()

@@ -1,8 +1,9 @@
-"""Fabric's options, declared without Lightning, which takes seconds to import."""
+"""Fabric's options and launchers' variables, without Lightning, which takes seconds to import."""
 
+import os
 import re
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
 from typing_extensions import Doc
 
@@ -50,3 +51,34 @@ class LaunchOptions(PrecisionOption):
                 f"strategy {self.strategy} starts a function in every rank, and a run starts the "
                 "program: give strategy ddp, or devices 1 in a notebook"
             )
+
+
+def under_fabric_run() -> bool:
+    """Whether `fabric run`, which gives Fabric its options itself, started this process."""
+    return os.environ.get("LT_CLI_USED") == "1"
+
+
+def is_first_rank() -> bool:
+    """Whether this process is the first rank; launchers say so before there is a Fabric."""
+    from lightning.fabric.utilities.rank_zero import rank_zero_only  # imports for seconds
+
+    return getattr(rank_zero_only, "rank", 0) == 0
+
+
+def launch_options(**values: Any) -> LaunchOptions:
+    """The options of Fabric; under `fabric run`, which takes them itself, the precision alone.
+
+    Raises:
+        UserError: If a file has a precision that `fabric run` was not given.
+    """
+    launch = LaunchOptions(**values)
+    if not under_fabric_run():
+        return launch
+    given: Any = os.environ.get("LT_PRECISION")
+    if given:  # a flag goes over files
+        return replace(launch, precision={"32": "32-true", "bf16": "bf16-mixed"}.get(given, given))
+    if launch.precision != LaunchOptions.precision:
+        raise UserError(
+            f"fabric run takes the precision itself: add --precision {launch.precision} to it"
+        )
+    return launch

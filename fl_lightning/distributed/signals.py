@@ -8,13 +8,13 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, NoReturn
 
 import torch
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
-from fl_lightning.distributed.launcher_env import is_first_rank
+from fl_lightning.distributed.launch_options import is_first_rank
 from fl_lightning.errors import UserError
 
 if sys.platform == "win32":
@@ -75,11 +75,9 @@ def exit_on_ctrl_c(message: Callable[[], str]) -> Iterator[None]:
         leave(EXIT_INTERRUPTED)
 
 
-@contextmanager
-def ctrl_c_kills() -> Iterator[None]:
+def ctrl_c_kills() -> AbstractContextManager[None]:
     """Let Ctrl-C kill the process: Python's handlers do not run while C++ code waits for ranks."""
-    with _handlers({signal.SIGINT: signal.SIG_DFL}):
-        yield
+    return _handlers({signal.SIGINT: signal.SIG_DFL})
 
 
 @contextmanager

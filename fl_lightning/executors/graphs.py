@@ -17,10 +17,9 @@ from fl_lightning.core.substitution import substituted
 from fl_lightning.core.vector import Layout
 from fl_lightning.errors import ModelError, first_sentence
 from fl_lightning.executors.executor import ClientResult, ClientTask, RoundInputs, Visit
-from fl_lightning.executors.local_step import LocalStep, SharedArgs
+from fl_lightning.executors.local_step import LocalStep, SharedArgs, try_in_parallel
 from fl_lightning.executors.replay import ReplayedStep, copied, write
 from fl_lightning.executors.sequential import SequentialExecutor
-from fl_lightning.executors.stackable import try_in_parallel
 from fl_lightning.executors.stacked import (
     Begun,
     Ended,

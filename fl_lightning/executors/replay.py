@@ -12,8 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from fl_lightning.core.device import to_device_async
 from fl_lightning.core.vector import copy
 from fl_lightning.executors.executor import ClientTask
-from fl_lightning.executors.local_step import LocalStep, SharedArgs, weight_decay
-from fl_lightning.executors.stackable import refused_draws
+from fl_lightning.executors.local_step import LocalStep, SharedArgs, refused_draws, weight_decay
 from fl_lightning.executors.stacked import Begun, Ended, optimizers_of, stack, step_rows
 
 Call = Callable[[], None]

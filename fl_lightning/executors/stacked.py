@@ -19,8 +19,13 @@ from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
 from fl_lightning.errors import UserError
 from fl_lightning.executors.executor import Buffers, ClientResult, ClientTask, Executor, RoundInputs
-from fl_lightning.executors.local_step import LocalStep, SharedArgs, of_client, weight_decay
-from fl_lightning.executors.stackable import try_in_parallel
+from fl_lightning.executors.local_step import (
+    LocalStep,
+    SharedArgs,
+    of_client,
+    try_in_parallel,
+    weight_decay,
+)
 
 K = TypeVar("K")
 

@@ -19,7 +19,7 @@ from fl_lightning.federation import divergence, sanity_checks, trials
 from fl_lightning.federation.aggregation import RoundSums
 from fl_lightning.federation.client_store import ClientStore
 from fl_lightning.federation.local_training import LocalTraining
-from fl_lightning.federation.sampling import ClientSampler, UniformSampling
+from fl_lightning.federation.sampling import ClientSampler, UniformSampling, next_cohort
 from fl_lightning.federation.server import Server, load_model
 from fl_lightning.federation.state import restore, state_of
 
@@ -220,7 +220,7 @@ class Federation:
         self.prepare()
         device = self.w.device
         started, self._training = Moment(device), True
-        cohort = self.sampler(self.clients.num_clients, self.seed, self.round)
+        cohort = next_cohort(self.sampler, self)
         sanity_checks.check_cohort(cohort, self.clients, self.sampler, self.position())
         facts = self.local_training.round_facts(len(cohort))
         self.fabric.call("on_round_start", federation=self, cohort=cohort)

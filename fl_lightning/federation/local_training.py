@@ -1,7 +1,6 @@
 """Local training: one rank's clients of a round, their states, and the sums of what they return."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice, pairwise
@@ -25,14 +24,12 @@ from fl_lightning.errors import ModelError, TermError, UserError
 from fl_lightning.executors import ClientResult, ClientTask, Executor, RoundInputs
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.aggregation import RoundSums
-from fl_lightning.federation.assignment import assign_groups
 from fl_lightning.federation.client_store import open_store
 from fl_lightning.federation.divergence import OnDivergence, finite, watched
 from fl_lightning.federation.exact_sum import ExactSum, PlainSum
-from fl_lightning.federation.rates import LocalRates
-from fl_lightning.federation.sampling import ClientSampler
+from fl_lightning.federation.sampling import ClientSampler, assign_groups
 from fl_lightning.federation.server import Server
-from fl_lightning.federation.term_logs import TermLogs
+from fl_lightning.federation.visits import LocalRates, TermLogs
 
 
 class LocalTraining:
@@ -44,9 +41,6 @@ class LocalTraining:
         rehearsal: What a rehearsal of the method finds.
         group_size: Number of clients that train in parallel; halved when they do not fit the
             device's memory.
-        rates: The learning rates of visits.
-        sum_type: How the results are added up.
-        logs: The scalars that terms log.
         store: The clients' states, after `open`.
     """
 
@@ -136,10 +130,14 @@ class LocalTraining:
         for group, ahead in pairwise([*groups, []]):
             clients = [cohort[k] for k in group]
             self.store.prefetch(cohort[k] for k in [*group, *ahead])
-            with self._naming(clients, position):
+            try:
                 for trained in self._trained({k: visits[k] for k in group}, sent, position):
                     finish(*trained)
                     del trained  # the next clients may need its memory
+            except Exception as error:
+                plural = "s" * (len(clients) > 1)
+                error.add_note(f"in {position}, client{plural} {', '.join(map(str, clients))}")
+                raise
             self.store.wait_for_writes(but=len(clients))
         self.store.wait_for_writes()
         return sums
@@ -231,10 +229,10 @@ class LocalTraining:
         return (weights / weights.mean()).tolist()
 
     def _trained(
-        self, visits: Mapping[int, Callable[[], ClientTask]], sent: RoundInputs, position: str
+        self, waiting: dict[int, Callable[[], ClientTask]], sent: RoundInputs, position: str
     ) -> Iterator[tuple[int, ClientTask, ClientResult]]:
         """Train clients in parallel, fewer from now on where the device's memory is too small."""
-        device, waiting = self.fabric.device, dict(visits)
+        device = self.fabric.device
         while waiting:
             group = [*islice(waiting, self.group_size)]
             try:
@@ -253,10 +251,7 @@ class LocalTraining:
                 torch.cuda.empty_cache()  # nothing here refers to the group's tensors any more
 
     def _trained_together(
-        self,
-        group: Sequence[int],
-        waiting: dict[int, Callable[[], ClientTask]],
-        sent: RoundInputs,
+        self, group: Sequence[int], waiting: dict[int, Callable[[], ClientTask]], sent: RoundInputs
     ) -> Iterator[tuple[int, ClientTask, ClientResult]]:
         begun = [waiting[k]() for k in group]
         states = [sent.states, *(visit.states for visit in begun)]
@@ -276,15 +271,6 @@ class LocalTraining:
             f"{'x'.join(map(str, shape))}) does not fit the memory of {self.fabric.device} "
             f"({str(error).split('. ')[0]}): lower --batch-size or choose a smaller --model"
         )
-
-    @contextmanager
-    def _naming(self, clients: Sequence[int], position: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            plural = "s" * (len(clients) > 1)
-            error.add_note(f"in {position}, client{plural} {', '.join(map(str, clients))}")
-            raise
 
 
 def _kept(before: Sequence[Buffers], after: Sequence[States], good: Tensor) -> list[States]:

@@ -77,13 +77,9 @@ class MeanLoss:
 
     @torch.no_grad()
     def scores(self, points: Tensor) -> Tensor:
-        """Loss and accuracy at many weights; without classes the accuracy is NaN.
+        """Loss and accuracy, (m, 2) float64, at many weights, (m, len(w)).
 
-        Args:
-            points: (m, len(w)) weights.
-
-        Returns:
-            (m, 2) float64.
+        Without classes the accuracy is NaN.
         """
         whole = counted(self.loss, self.data.targets(self.index))
         table = torch.zeros(len(points), 2, dtype=torch.float64, device=points.device)
@@ -116,22 +112,30 @@ class MeanLoss:
 
 
 @contextmanager
+def modes_kept(module: nn.Module) -> Iterator[None]:
+    """Leave each part of a module in training or evaluation mode, as it was, also after errors."""
+    before = [(part, part.training) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, training in before:
+            part.training = training
+
+
+@contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put the module into evaluation mode, and afterwards each part into the mode it had.
+    """Let the module be in evaluation mode.
 
     Attention is computed step by step: its fused kernels have no second derivative.
     """
-    training = [part for part in module.modules() if part.training]
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
-    module.eval()
     try:
-        with sdpa_kernel(SDPBackend.MATH):
+        with modes_kept(module), sdpa_kernel(SDPBackend.MATH):
+            module.eval()
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-        for part in training:
-            part.training = True
 
 
 def some_samples(available: int, samples: int | None) -> Tensor:

@@ -1,23 +1,27 @@
-"""Client sampling: the cohort of each round."""
+"""Client sampling: the cohort of each round, and the ranks that train it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import signature
 from math import inf
-from typing import Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from fl_lightning.core.constraints import PositiveFraction, check
+from fl_lightning.core.constraints import PositiveFraction, PositiveInt, check
 from fl_lightning.core.randomness import generator
 from fl_lightning.errors import UserError
+from fl_lightning.federation.mean_loss import MeanLoss
 
-Sampling = Literal["fixed", "bernoulli", "weighted"]
+if TYPE_CHECKING:
+    from fl_lightning.federation.federation import Federation
 
-ClientSampler = Callable[[int, int, int], list[int]]
+ClientSampler = Callable[..., list[int]]
 """`sampler(num_clients, seed, round)`: the cohort of a round, in ascending order.
 
+With a parameter `federation` it also gets the `Federation`; all ranks must choose the same clients.
 It may have `largest(num_clients)`, a bound on the size of its cohorts; `expected_participation`,
 the expected fraction of clients in a round where that differs from the actual one;
 `probabilities`, of each client to take part in a round, (num_clients,), where these differ; and
@@ -100,11 +104,6 @@ class SizeWeightedSampling(_Fraction):
 
     sizes: Tensor
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not bool((self.sizes > 0).all()):
-            raise UserError("weighted sampling needs clients with samples: choose --sampling fixed")
-
     @cached_property
     def probabilities(self) -> Tensor:
         """The probability of each client to take part in a round, (num_clients,).
@@ -152,15 +151,59 @@ class SizeWeightedSampling(_Fraction):
         return torch.searchsorted(self._cumulative, keys, right=True).clamp(max=len(self.sizes) - 1)
 
 
-def make_sampler(
-    sampling: Sampling, fraction: float, sizes: Tensor, may_be_empty: bool = False
-) -> ClientSampler:
-    """The sampler of that name; `sizes` are the clients' samples, (num_clients,)."""
-    if sampling == "weighted":
-        return SizeWeightedSampling(fraction, sizes)
-    if sampling == "bernoulli":
-        return BernoulliSampling(fraction, may_be_empty)
-    return UniformSampling(fraction)
+@dataclass(frozen=True, eq=False)
+class PowerOfChoice(_Fraction):
+    """Of candidates, drawn in proportion to their sizes, those with the largest losses.
+
+    The loss is that of the global model on the client's samples, in evaluation mode. The candidates
+    compute it each round, and receive the model for it, which communication and gradients do not
+    count. The cohort has `max(1, round(fraction N))` clients, which count equally in the paper:
+    `--weighting uniform`.
+
+    Args:
+        fraction: Size of the cohort over the number of clients.
+        sizes: Samples of each client, (num_clients,), positive.
+        candidates: Number of candidates, the paper's d; at least the cohort's size is taken.
+
+    References:
+        Cho et al., AISTATS 2022, https://arxiv.org/abs/2010.01243
+    """
+
+    sizes: Tensor
+    candidates: PositiveInt = 20
+
+    def __call__(
+        self, num_clients: int, seed: int, round: int, federation: "Federation"
+    ) -> list[int]:
+        """The cohort of a round."""
+        size = self.largest(num_clients)
+        share = min(1.0, max(self.candidates, size) / num_clients)
+        candidates = SizeWeightedSampling(share, self.sizes)(num_clients, seed, round)
+        w, clients = federation.w.detach(), federation.clients
+        loss = MeanLoss(federation.load_global(), clients.dataset, 1, loss=federation.loss)
+        losses = w.new_empty(len(candidates), dtype=torch.float64)
+        for k, client in enumerate(candidates):
+            loss.index = clients.partition[client].to(clients.dataset.device)
+            losses[k] = loss(w)
+        largest = losses.topk(size).indices.tolist()
+        cohort = sorted(candidates[k] for k in largest)
+        return federation.fabric.broadcast(cohort)  # ranks may round differently
+
+
+SAMPLERS: dict[str, Callable[..., Any]] = {
+    "fixed": UniformSampling,
+    "bernoulli": BernoulliSampling,
+    "weighted": SizeWeightedSampling,
+    "power_of_choice": PowerOfChoice,
+}
+"""The samplers by the names of `--sampling`."""
+
+
+def next_cohort(sampler: ClientSampler, federation: "Federation") -> list[int]:
+    """The cohort of a federation's next round."""
+    asks = "federation" in signature(sampler).parameters
+    given = {"federation": federation} if asks else {}
+    return sampler(federation.clients.num_clients, federation.seed, federation.round, **given)
 
 
 def largest_cohort(sampler: ClientSampler, num_clients: int) -> int:
@@ -175,3 +218,36 @@ def _first_different(draw: Callable[[], Tensor], size: int) -> list[int]:
     while len(cohort) < size:
         cohort |= dict.fromkeys(draw().tolist())
     return sorted(list(cohort)[:size])
+
+
+def assign_groups(
+    work: Sequence[int], width: int, ranks: int, whole: bool
+) -> list[list[list[int]]]:
+    """For each rank its groups of positions in `work`; those of a group train in parallel.
+
+    Args:
+        work: Work of each client of the cohort, e.g. its local steps.
+        width: The most clients of a group.
+        ranks: Number of ranks.
+        whole: Group first, then assign whole groups, so that the groups do not depend on the number
+            of ranks: the last bits depend on which clients train in parallel.
+    """
+    if not whole:
+        return [_groups(share, width) for share in assign_to_ranks(work, ranks)]
+    groups = _groups(assign_to_ranks(work, 1)[0], width)
+    totals = [sum(work[k] for k in group) for group in groups]
+    return [[groups[i] for i in share] for share in assign_to_ranks(totals, ranks)]
+
+
+def _groups(positions: Sequence[int], width: int) -> list[list[int]]:
+    return [list(positions[i : i + width]) for i in range(0, len(positions), width)]
+
+
+def assign_to_ranks(work: Sequence[int], ranks: int) -> list[list[int]]:
+    """The positions in `work` that each rank trains: longest first, to the least loaded."""
+    load, shares = [0] * ranks, [list[int]() for _ in range(ranks)]
+    for i in sorted(range(len(work)), key=lambda i: -work[i]):
+        rank = load.index(min(load))
+        shares[rank].append(i)
+        load[rank] += work[i]
+    return shares

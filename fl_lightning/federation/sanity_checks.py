@@ -25,13 +25,9 @@ PRECISIONS = "32-true", "bf16-mixed"
 
 
 def freeze_others(module: nn.Module, trained: Part | None) -> list[str]:
-    """Freeze the parameters that are not of the part that is trained; None is all of them.
+    """Freeze the parameters that are not of the part that is trained, if there is one.
 
-    Returns:
-        Their names.
-
-    Raises:
-        ModelError: If nothing would be left to train.
+    Returns their names; a ModelError if nothing would be left to train.
     """
     if trained is None:
         return []

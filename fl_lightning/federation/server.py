@@ -137,10 +137,7 @@ class Server:
     ) -> tuple[RoundStatus, dict[str, float], list[float]]:
         """Step with the means of a round, and read its numbers, all at once and after the step.
 
-        Args:
-            sums: The complete sums.
-            facts: The facts of the round.
-            logged: The tags of what terms log.
+        The sums are complete; `logged` are the tags of what terms log.
 
         Returns:
             What the ranks agree on; the scalars of the round, and whether each part stayed finite

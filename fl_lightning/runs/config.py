@@ -1,12 +1,18 @@
-"""The resolved options of a run, from a command line or from its folder."""
+"""The resolved options of a run, from a command line or from its folder, and their YAML."""
 
 from collections.abc import Collection, Mapping
+from copy import deepcopy
 from dataclasses import fields
+from functools import lru_cache
 from inspect import Parameter, signature
+from io import StringIO
 from itertools import chain
 from os.path import relpath
 from pathlib import Path
 from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from fl_lightning.algorithms.registry import functions
 from fl_lightning.core.curves import Curve
@@ -16,9 +22,7 @@ from fl_lightning.data import folder_sources, sources
 from fl_lightning.errors import UserError
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.code import OWN, copies, digest
-from fl_lightning.runs.config_yaml import dump, flat, load
-from fl_lightning.runs.effect import EXTENT, NUMBERS, ROUNDING, Effect, OfProgram, marks
-from fl_lightning.runs.options import Options
+from fl_lightning.runs.options import EXTENT, NUMBERS, ROUNDING, Effect, OfProgram, Options, marks
 
 PLACE = frozenset({"run_dir", "resume"})
 """Options that say where a run lies: no part of it."""
@@ -185,6 +189,54 @@ def component_defaults(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
         for parameter in signature(c.function).parameters.values()
         if parameter.default is not Parameter.empty and parameter.name in c.options
     }
+
+
+def _yaml() -> Any:
+    yaml: Any = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = yaml.sort_base_mapping_type_on_output = yaml.allow_unicode = False
+    yaml.width = 2**20  # a text is not broken into lines
+    return yaml
+
+
+def load(text: str) -> Any:
+    """Parse YAML; a UserError if it is none, or has a key twice."""
+    return deepcopy(_parse(text))
+
+
+@lru_cache(256)  # a table reads the same files for every run that it plans
+def _parse(text: str) -> Any:
+    try:
+        return _yaml().load(text)
+    except MarkedYAMLError as error:
+        problem, _, _ = error.problem.partition(" with value ")  # of a key that stands there twice
+        raise UserError(f"line {error.problem_mark.line + 1}: {problem}") from None
+    except YAMLError as error:
+        raise UserError(" ".join(str(error).split())) from None
+
+
+def dump(content: Any) -> str:
+    """The YAML of plain values."""
+    text = StringIO()
+    _yaml().dump(content, text)
+    return text.getvalue()
+
+
+def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
+    """Flatten `{"algorithm": {"name": "fedsam", "rho": 0.1}}` to `algorithm` and `algorithm.rho`.
+
+    Raises:
+        UserError: If an option is there in both spellings.
+    """
+    result: dict[str, Any] = {}
+    for key, value in nested.items():
+        for name, inner in value.items() if isinstance(value, Mapping) else [("name", value)]:
+            option = key if name == "name" else f"{key}.{name}"
+            if option in result:
+                raise UserError(
+                    f"names {option} twice, once under {option.partition('.')[0]} and once in full"
+                )
+            result[option] = inner
+    return result
 
 
 EFFECTS = marks(Options, Effect)

@@ -1,7 +1,9 @@
 """The folder of a run while it is trained: opened, locked, and written."""
 
+import fcntl
 import os
 import platform
+import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,24 +14,29 @@ from itertools import count
 from pathlib import Path
 from shlex import quote
 from subprocess import DEVNULL
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 from lightning.fabric import Fabric
 
 import fl_lightning
-from fl_lightning.distributed.launcher_env import is_first_rank
+from fl_lightning.distributed.launch_options import is_first_rank
 from fl_lightning.errors import UserError
 from fl_lightning.files import atomic
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.code import copies
-from fl_lightning.runs.config import Config
-from fl_lightning.runs.config_yaml import dump
-from fl_lightning.runs.lock import LOCK, share_lock, take_lock
+from fl_lightning.runs.config import Config, dump
 from fl_lightning.runs.run import Run, saved_rounds
 
 WRITTEN_OVER = "metrics.csv", "model.pt", "best.pt"
 """Files that a new run would write over."""
+
+LOCK = ".lock"
+"""The lock: two runs in a folder would mix their rows and checkpoints.
+
+All ranks of a run hold it: a rank that outlives a killed run may still write, and keeps a new run
+out. The system releases the lock when the last process ends. Some file systems have no locks.
+"""
 
 
 @contextmanager
@@ -184,3 +191,46 @@ def _git_commit() -> str | None:
     with suppress(OSError, subprocess.CalledProcessError):
         return subprocess.check_output(command, cwd=clone, stderr=DEVNULL, text=True).strip()
     return None
+
+
+def take_lock(folder: Path) -> TextIO:
+    """Take the lock as the first rank, until the file closes; a UserError if another run has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = (folder / LOCK).open("a+")
+    try:
+        _lock(file, fcntl.LOCK_EX)
+        _lock(file, fcntl.LOCK_SH)
+    except BlockingIOError:
+        with file:
+            file.seek(0)
+            owner = file.read().strip() or "unknown"
+        raise UserError(
+            f"a run is at work in {folder} (process {owner}, or one of its ranks): "
+            "wait for it, or name another --run-dir"
+        ) from None
+    file.truncate(0)
+    file.write(f"{os.getpid()} on {socket.gethostname()}")
+    file.flush()
+    return file
+
+
+def lock_owner(folder: Path) -> str:
+    """The process that took the lock last; empty if nobody has."""
+    file = folder / LOCK
+    return file.read_text() if file.exists() else ""
+
+
+def share_lock(folder: Path) -> TextIO:
+    """Share the lock as another rank of the same run, after the first rank has taken it."""
+    file = (folder / LOCK).open("r")
+    _lock(file, fcntl.LOCK_SH)
+    return file
+
+
+def _lock(file: TextIO, kind: int) -> None:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:  # this file system has no locks
+        return

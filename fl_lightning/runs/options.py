@@ -1,14 +1,16 @@
 """The options that every recipe has, in the groups that `--help` shows.
 
 What an option does to a run stands in its annotation, and nowhere else: see `Effect` and `With`.
+`rounds: Annotated[PositiveInt, EXTENT] = 100` may change when a run is resumed; `lr: PositiveFloat`
+may not.
 """
 
-import os
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from enum import Enum, auto
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, TypeVar, get_type_hints
 
 from fl_lightning.core.constraints import (
     BelowOneFloat,
@@ -20,16 +22,60 @@ from fl_lightning.core.constraints import (
     PositiveInt,
     Range,
     check,
+    metadata,
 )
 from fl_lightning.core.curves import Curve, as_curve
 from fl_lightning.core.draws import Draw
-from fl_lightning.distributed.launch_options import LaunchOptions
-from fl_lightning.distributed.launcher_env import under_fabric_run
 from fl_lightning.errors import UserError
 from fl_lightning.federation.divergence import OnDivergence
-from fl_lightning.federation.sampling import Sampling
 from fl_lightning.runs.converters import parse_bytes, parse_interval
-from fl_lightning.runs.effect import EXTENT, NONE, ROUNDING, OfProgram, With, marks
+
+M = TypeVar("M")
+
+
+class Effect(Enum):
+    """What an option does to a run. One without an `Effect` changes the numbers."""
+
+    NUMBERS = auto()
+    """The numbers of the rounds change. A resumed run keeps the option."""
+
+    EXTENT = auto()
+    """More or fewer rounds are run or recorded. A resumed run may change the option."""
+
+    ROUNDING = auto()
+    """The last bits change. A resumed run keeps the option if it is deterministic."""
+
+    NONE = auto()
+    """Nothing that is recorded changes."""
+
+
+NUMBERS, EXTENT, ROUNDING, NONE = Effect
+
+
+class OfProgram:
+    """Marks an option that runs share which train as one program (`FederatedTrainer.fit_many`)."""
+
+
+@dataclass(frozen=True)
+class With:
+    """Marks an option that has no effect unless another one is given.
+
+    Attributes:
+        option: The other option.
+        example: A value of it, for the note to the user.
+        among: The values that give it an effect; if empty, any that is not none does.
+    """
+
+    option: str
+    example: str
+    among: tuple[str, ...] = ()
+
+
+def marks(of: type, kind: type[M]) -> dict[str, M]:
+    """The marks of one kind, such as `Effect` or `With`, on the fields of a dataclass, by field."""
+    hints = get_type_hints(of, include_extras=True)
+    return {name: m for name, hint in hints.items() for m in metadata(hint) if isinstance(m, kind)}
+
 
 Kept = Annotated[int, Range("a whole number from 1 to 100", 1, 100, whole=True)]
 
@@ -43,7 +89,9 @@ class SimulationOptions:
             by_domain).
         participation: Fraction of the clients that are sampled each round; at least one client.
         sampling: fixed: this fraction, drawn uniformly; bernoulli: each client with this
-            probability; weighted: this fraction, drawn in proportion to numbers of samples.
+            probability; weighted: this fraction, drawn in proportion to numbers of samples;
+            power_of_choice: of candidates, those with the largest losses; or your own,
+            file.py:function.
         weighting: Clients' weights in the mean update: equal, or their numbers of samples; none for
             the algorithm's own.
         server_lr: Server learning rate: 1 applies the whole mean update; also a curve over the
@@ -60,7 +108,7 @@ class SimulationOptions:
 
     clients: PositiveInt | None = 100
     participation: PositiveFraction = 0.1
-    sampling: Sampling = "fixed"
+    sampling: str = "fixed"
     weighting: Literal["uniform", "by_size"] | None = None
     server_lr: PositiveFloat | Curve | None = None
     rounds: Annotated[PositiveInt, EXTENT] = 100
@@ -245,22 +293,3 @@ def without_effect(given: Collection[str], o: Options) -> Iterator[str]:
         yield f"--local-epochs has no effect: --local-steps {o.local_steps} takes its place"
     if "lr_decay" in given and isinstance(o.lr, Curve):
         yield f"--lr-decay has no effect: --lr {o.lr} takes its place"
-
-
-def launch_options(**values: Any) -> LaunchOptions:
-    """The options of Fabric; under `fabric run`, which takes them itself, the precision alone.
-
-    Raises:
-        UserError: If a file has a precision that `fabric run` was not given.
-    """
-    launch = LaunchOptions(**values)
-    if not under_fabric_run():
-        return launch
-    given: Any = os.environ.get("LT_PRECISION")
-    if given:  # a flag goes over files
-        return replace(launch, precision={"32": "32-true", "bf16": "bf16-mixed"}.get(given, given))
-    if launch.precision != LaunchOptions.precision:
-        raise UserError(
-            f"fabric run takes the precision itself: add --precision {launch.precision} to it"
-        )
-    return launch

@@ -19,8 +19,7 @@ from fl_lightning.data import Partition, hold_out, hold_out_of_clients
 from fl_lightning.data.dataset import TrainTest
 from fl_lightning.errors import UserError, first_sentence
 from fl_lightning.runs.chosen import Chosen, build_data, build_model, find_chosen
-from fl_lightning.runs.config import Config, folders_of_runs
-from fl_lightning.runs.config_yaml import load
+from fl_lightning.runs.config import Config, folders_of_runs, load
 from fl_lightning.runs.scalars import Scalars, read_scalars
 
 if TYPE_CHECKING:

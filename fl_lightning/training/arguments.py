@@ -1,11 +1,12 @@
 """Arguments of FederatedTrainer as the options, choices and parts of a run."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, fields
 from inspect import Parameter, signature
 from pathlib import Path
+from shlex import split
 from typing import Any, get_type_hints
 
 from fl_lightning.algorithms import modifiers
@@ -17,15 +18,17 @@ from fl_lightning.data import CropFlip
 from fl_lightning.data.federated import FederatedData
 from fl_lightning.distributed.launch_options import LaunchOptions
 from fl_lightning.errors import UserError, nearest
+from fl_lightning.federation.mean_loss import modes_kept
+from fl_lightning.federation.sampling import SAMPLERS
 from fl_lightning.federation.trials import dry_run
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.converters import convert
 from fl_lightning.runs.options import Options, without_effect
 from fl_lightning.training import parts
-from fl_lightning.training.run_data import RunData, client_data
+from fl_lightning.training.lightning_optimizer import loss_text
+from fl_lightning.training.parts import RunData, client_data
 from fl_lightning.training.session import Parts
-from fl_lightning.training.task import Task, modes_kept
-from fl_lightning.training.words import as_arguments
+from fl_lightning.training.task import Task
 
 LAUNCH = tuple(f.name for f in fields(LaunchOptions))
 ELSEWHERE = {
@@ -41,6 +44,10 @@ ELSEWHERE = {
 
 OPTIONS = tuple(f.name for f in fields(Options) if f.name not in ELSEWHERE)
 """The options of `Options` that the trainer takes."""
+
+CONTINUE = re.compile(r"--run-dir ('.*'|\S+) --resume")
+NO_FLAG = r"(?<!tensorboard )(?<!srun )(?<![\w./-])"  # of another program; in a name
+FLAG = re.compile(NO_FLAG + r"--(?:[a-z]+\.)?([a-z][a-z-]*)(?: (\d+(?:[.,]\d+)*)(?![\w-]))?")
 
 
 def read_options(given: dict[str, Any]) -> tuple[Options, LaunchOptions]:
@@ -71,6 +78,18 @@ def _converted(name: str, value: Any) -> Any:
         return convert(get_type_hints(Options)[name], value)
     except UserError as error:
         raise UserError(f"{name}: {error}") from None
+
+
+def read_sampling(given: Any) -> Chosen:
+    """The sampler of this name, or one that is given as a function, an object or a class."""
+    if callable(given):
+        return Chosen(loss_text(given), given, {})
+    if given not in SAMPLERS:
+        raise UserError(
+            f"sampling is {given!r:.60}: give one of {', '.join(SAMPLERS)}, or a function "
+            "sampler(num_clients, seed, round) that returns clients"
+        )
+    return Chosen(given, SAMPLERS[given], {})
 
 
 def check_objects(callbacks: Any, loggers: Any) -> None:
@@ -205,3 +224,37 @@ def tried(
         for part, dataset in made.scored():
             task.try_out(dataset, part)
     return Parts(task, made, parts.with_general_options(algorithm, o))
+
+
+def as_arguments(sentence: str) -> str:
+    """The sentence with arguments in the place of flags.
+
+    Example:
+        >>> as_arguments("use --batch-size 5, or add --resume")
+        'use batch_size=5, or add fit(..., resume=True)'
+        >>> as_arguments("srun --ntasks 2 in my--run")
+        'srun --ntasks 2 in my--run'
+    """
+    named = CONTINUE.sub(lambda found: f'run_dir="{split(found[1])[0]}" and --resume', sentence)
+    return FLAG.sub(_argument, named)
+
+
+def _argument(flag: re.Match[str]) -> str:
+    name, value = flag[1].replace("-", "_"), flag[2]
+    if name == "resume":
+        return "fit(..., resume=True)"
+    if value and "," in value:
+        return f"{name}=[{value.replace(',', ', ')}]"
+    return f"{name}={value}" if value else name
+
+
+@contextmanager
+def speaking_of_arguments() -> Iterator[None]:
+    """Let a UserError name arguments in the place of flags."""
+    try:
+        yield
+    except UserError as error:
+        error.args = (as_arguments(str(error)),)
+        if notes := getattr(error, "__notes__", []):
+            notes[:] = map(as_arguments, notes)
+        raise

@@ -1,6 +1,7 @@
-"""The optimizer and the scheduler of a LightningModule, as a client's."""
+"""The optimizer and the scheduler of a LightningModule, as a client's; and objects as texts."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import partial
 from inspect import Parameter, signature
 from typing import Any, cast
@@ -9,13 +10,15 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from fl_lightning.core.algorithm import LocalFactory
 from fl_lightning.core.curves import OfRound
 from fl_lightning.errors import ModelError, first_sentence
 from fl_lightning.optim import GradientTransform
-from fl_lightning.training.texts import SIMPLE, call_text, public
+
+SIMPLE = bool, int, float, str, tuple, type(None)
+"""The values of options that are copied and shown."""
 
 
 def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory, OfRound, str]:
@@ -82,7 +85,7 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
     _check_one_vector(name, kind, local)
     one = _scheduler(name, optimizer, schedulers)
     texts = [call_text(type(optimizer), settings | kept)]
-    texts += [call_text(type(one), group | public(one))] if schedulers else []  # has max_lr there
+    texts += [call_text(type(one), group | _public(one))] if schedulers else []  # has max_lr there
     lrs = _rates(name, optimizer, one, rounds)
     return local, lambda t, _: lrs[min(t, rounds - 1)], ", ".join(texts)
 
@@ -194,3 +197,54 @@ def _rates(name: str, optimizer: Optimizer, scheduler: Any, rounds: int) -> list
                 f"({first_sentence(error)}): use others, or give lr="
             ) from error
     return rates
+
+
+def call_text(kind: Any, options: Mapping[str, Any]) -> str:
+    """A call of a class or function with those options that are no defaults.
+
+    Example:
+        >>> import torch
+        >>> call_text(torch.optim.SGD, {"lr": 0.1, "momentum": 0})
+        'SGD(lr=0.1)'
+    """
+    defaults = {p.name: _plain(p.default) for p in signature(kind).parameters.values()}
+    given = {name: _plain(value) for name, value in options.items()}
+    shown = [
+        f"{k}={v!r}"
+        for k, v in given.items()
+        if k in defaults and k != "last_epoch" and isinstance(v, SIMPLE) and v != defaults[k]
+    ]
+    return f"{kind.__name__}({', '.join(shown)})"
+
+
+def _plain(value: Any) -> Any:
+    """A tensor as a number, or as a tuple of its numbers; functions and schedulers as texts."""
+    if isinstance(value, Tensor):
+        return value.item() if value.numel() == 1 else tuple(value.flatten().tolist())
+    if isinstance(value, Counter):  # the milestones of MultiStepLR
+        value = sorted(value.elements())
+    if isinstance(value, list):
+        return tuple(map(_plain, value))
+    if callable(value):
+        return loss_text(value)
+    return call_text(type(value), _public(value)) if isinstance(value, LRScheduler) else value
+
+
+def _public(scheduler: Any) -> dict[str, Any]:
+    """The attributes of a scheduler by the names of its arguments, such as max_lr of max_lrs."""
+    own = {name.lstrip("_"): value for name, value in vars(scheduler).items()}
+    return own | {name.removesuffix("s"): value for name, value in own.items()}
+
+
+def loss_text(loss: Any) -> str:
+    """The name of a loss, with its options if it is a module or a partial function.
+
+    Example:
+        >>> loss_text(nn.CrossEntropyLoss(label_smoothing=0.1))
+        'CrossEntropyLoss(label_smoothing=0.1)'
+    """
+    if isinstance(loss, nn.Module):
+        return call_text(type(loss), vars(loss) | dict(loss.named_buffers()))
+    if isinstance(loss, partial) and hasattr(loss.func, "__name__"):
+        return call_text(loss.func, loss.keywords)
+    return getattr(loss, "__name__", type(loss).__name__)

@@ -15,28 +15,25 @@ from fl_lightning.callbacks.privacy import PrivacyAccountant, is_private
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.data import CropFlip, own_test_split
 from fl_lightning.distributed.collectives import load_rank_zero_first
-from fl_lightning.distributed.determinism import deterministic_algorithms
+from fl_lightning.distributed.launch import deterministic_algorithms
 from fl_lightning.distributed.signals import (
     EXIT_PREEMPTED,
     exit_with_launcher,
     leave,
     stop_on_signals,
 )
-from fl_lightning.distributed.turns import ask
 from fl_lightning.federation.federation import Federation
-from fl_lightning.federation.lockstep import LockstepExecutor
-from fl_lightning.federation.sampling import make_sampler
+from fl_lightning.federation.lockstep import LockstepExecutor, ask
 from fl_lightning.printing import print_any_character
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.converters import parse_bytes, parse_interval
 from fl_lightning.runs.folder import begin, end, open_run, shared
-from fl_lightning.runs.metrics_csv import MetricsCSV
+from fl_lightning.runs.loggers import MetricsCSV, start_trackers
 from fl_lightning.runs.options import Options
 from fl_lightning.runs.run import Run
-from fl_lightning.runs.trackers import start_trackers
 from fl_lightning.training import parts
-from fl_lightning.training.run_data import RunData, client_data
+from fl_lightning.training.parts import RunData, client_data
 from fl_lightning.training.summary import effects, results, summary
 from fl_lightning.training.task import Task
 
@@ -69,6 +66,7 @@ class Session:
         callbacks: The user's callbacks, and the chosen ones.
         further_loggers: The user's loggers.
         augment: Augmentation of training images.
+        sampling: What chooses the clients of a round.
         notes: Gives sentences for the summary, from whether clients send anything.
         words: Changes the sentences that are printed, which name flags.
         lockstep: Whether its clients train with clients of other runs (see `run_in_lockstep`).
@@ -86,6 +84,7 @@ class Session:
     callbacks: Sequence[Any] = ()
     further_loggers: Sequence[Any] = ()
     augment: CropFlip | None = None
+    sampling: Chosen = parts.UNIFORM
     notes: Callable[[bool], Iterable[str]] = lambda _: ()
     words: Callable[[str], str] = str
     lockstep: bool = False
@@ -219,7 +218,7 @@ class Session:
             made.algorithm.with_outer_terms(*terms),
             clients,
             rounds=o.rounds,
-            sampler=make_sampler(o.sampling, o.participation, clients.sizes, private),
+            sampler=parts.sampler(self.sampling, o.participation, clients.sizes, private),
             executor=partial(LockstepExecutor, make) if self.lockstep else make,
             loss=made.task.loss,
             seed=o.seed,

@@ -24,7 +24,7 @@ from fl_lightning.federation.trials import with_single_batch
 from fl_lightning.runs.options import Options
 from fl_lightning.runs.run import TAIL_LENGTH, Run
 from fl_lightning.runs.scalars import Scalars
-from fl_lightning.training.run_data import RunData
+from fl_lightning.training.parts import RunData
 
 SMALL = 50_000
 """Parameters below which stacked clients train faster on a CPU (benchmarks/small_models.py)."""
@@ -47,6 +47,7 @@ def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Fed
     source = "the clients" if o.validation_from == "clients" else "the test set"
     held_out = f"{len(data.validation or ()):,} samples of {source} are held out for validation"
     cohort = largest_cohort(federation.sampler, federation.clients.num_clients)
+    part = f"{100 * o.participation:.3g}%" if hasattr(federation.sampler, "largest") else "some"
     visits = cohort * (federation.rounds - federation.round)
     disk = federation.store.most_disk_bytes(visits, o.keep_checkpoints)
     free = disk_usage(federation.store.folder.parent).free if disk else 0
@@ -54,7 +55,7 @@ def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Fed
     return "\n".join(
         [
             f"{name} on {names['data']}: {used:,} training and {len(test):,} test samples",
-            f"{federation.clients.num_clients:,} clients, {100 * o.participation:.3g}% a round, "
+            f"{federation.clients.num_clients:,} clients, {part} a round, "
             f"{in_words(federation.algorithm.weight)}; {_count(o.rounds, 'round')}, seed {o.seed}",
             f"{names['model']}: {w.numel():,} parameters, {ranks}{threads} on {w.device.type}"
             f"{manner and f', {manner}'}",
@@ -86,7 +87,8 @@ def effects(name: str, o: Options, federation: Federation) -> Iterator[str]:
     personal = algorithm.predict is not from_logits or algorithm.trains == "body"
     if not o.finetune_epochs and (personal or makes_models):
         yield f"{name} trains clients' own models: score them with --finetune-epochs 1,5"
-    if o.sampling != "bernoulli" and _differs(cohort / total, o.participation):
+    fixed = o.sampling != "bernoulli" and hasattr(federation.sampler, "largest")
+    if fixed and _differs(cohort / total, o.participation):
         yield f"--participation {o.participation:g} of {total:,} clients is {cohort:,} a round"
     if o.local_steps is None and not isinstance(o.local_epochs, Draw):
         passes = (clients.sizes / o.batch_size).ceil()

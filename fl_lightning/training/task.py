@@ -23,6 +23,7 @@ from fl_lightning.data.dataset import rows as count
 from fl_lightning.data.federated import FederatedData
 from fl_lightning.errors import UserError, first_sentence
 from fl_lightning.federation.federation import Metrics
+from fl_lightning.federation.mean_loss import modes_kept
 from fl_lightning.runs.chosen import number_names
 
 NAMES = {"test": "test", "validation": "val"}
@@ -197,17 +198,6 @@ class Task:
                 p.requires_grad_(before)
             self.model.train()
             self.module.to(home)
-
-
-@contextmanager
-def modes_kept(module: nn.Module) -> Iterator[None]:
-    """Leave each part of a module in training or evaluation mode, as it was, also after errors."""
-    before = [(part, part.training) for part in module.modules()]
-    try:
-        yield
-    finally:
-        for part, training in before:
-            part.training = training
 
 
 def _check_shifted(x: Any, y: Any) -> None:

@@ -8,9 +8,8 @@ from io import StringIO
 from typing import Any
 
 from fl_lightning.algorithms import modifiers
-from fl_lightning.distributed.turns import Turn
 from fl_lightning.errors import UserError
-from fl_lightning.federation.lockstep import ProgramError, run_in_lockstep
+from fl_lightning.federation.lockstep import ProgramError, Turn, run_in_lockstep
 from fl_lightning.runs.config import Config
 from fl_lightning.training.session import Parts, Session
 
@@ -60,14 +59,11 @@ def fit_together(
     runs: Sequence[tuple[Session, Callable[[], Parts]]],
     within: Sequence[Callable[[], AbstractContextManager[Any]]] = (),
 ) -> list[BaseException | None]:
-    """Train several runs, whose clients train as one program.
+    """Train several runs, whose clients train as one program; returns what each has raised.
 
     Args:
         runs: The sessions, and what makes their parts.
         within: Makes the context that each run's code runs in; by default the first run prints.
-
-    Returns:
-        What each run has raised, or None.
 
     Raises:
         UserError: If their options do not allow it.

@@ -13,20 +13,19 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.losses import TaskLoss
 from fl_lightning.data import CropFlip
 from fl_lightning.data.federated import FederatedData
-from fl_lightning.distributed.determinism import in_one_thread
-from fl_lightning.distributed.launch import launch_same_ranks
+from fl_lightning.distributed.launch import in_one_thread, launch_same_ranks
 from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Metrics
 from fl_lightning.federation.server import copy_of
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.run import Run
 from fl_lightning.training import arguments, parts
+from fl_lightning.training.arguments import as_arguments, speaking_of_arguments
 from fl_lightning.training.lightning_module import set_up
+from fl_lightning.training.lightning_optimizer import loss_text
 from fl_lightning.training.lightning_task import task_of
 from fl_lightning.training.session import Parts, Session
-from fl_lightning.training.texts import loss_text
 from fl_lightning.training.together import fit_together
-from fl_lightning.training.words import as_arguments, speaking_of_arguments
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -82,7 +81,9 @@ class FederatedTrainer:
         self._given = frozenset(options)
         given = {"loss": loss, "metrics": metrics, "augment": augment, "callbacks": callbacks}
         self._arguments = {"algorithm": algorithm, "loggers": loggers, **given, **options}
-        self.options, self._launch = arguments.read_options(options)
+        self._sampling = arguments.read_sampling(options.get("sampling", "fixed"))
+        named = {**options, "sampling": self._sampling.name}
+        self.options, self._launch = arguments.read_options(named)
         self._chosen = arguments.read_algorithm(algorithm)
         self.algorithm = parts.algorithm(self._chosen)
         for option in sorted(parts.unused_by(self.algorithm) & self._given):
@@ -164,16 +165,8 @@ class FederatedTrainer:
         of the optimizer, and the executor. If one ends or fails, the others continue. A callback
         that several have, such as this trainer's, is copied for each.
 
-        Args:
-            module: See `fit`. It is not trained itself: `run.model(module)` loads a run's weights.
-            data: See `fit`.
-            runs: The arguments of FederatedTrainer that differ, for each run.
-            datamodule: See `fit`.
-            clients: See `fit`.
-            resume: See `fit`, for each run.
-
-        Returns:
-            The runs.
+        `runs` holds the arguments of FederatedTrainer that differ, for each run. The others are as
+        in `fit`. The module is not trained itself: `run.model(module)` loads a run's weights.
 
         Raises:
             UserError: If the runs cannot train as one program: what differs, or is refused.
@@ -229,6 +222,7 @@ class FederatedTrainer:
             callbacks=self.callbacks,
             further_loggers=self.loggers,
             augment=self.augment,
+            sampling=self._sampling,
             words=as_arguments,
         )
         return session, lambda: made
@@ -237,12 +231,7 @@ class FederatedTrainer:
     def validate(
         self, module: nn.Module | None = None, data: FederatedData | None = None
     ) -> Metrics:
-        """The scores of a module on the validation part.
-
-        Args:
-            module: The module; by default the fitted one.
-            data: The data.
-        """
+        """The scores of a module, by default the fitted one, on the validation part."""
         return self._scores(module, data, "validation")[0]
 
     @speaking_of_arguments()
@@ -253,12 +242,9 @@ class FederatedTrainer:
         *,
         per_client: bool = False,
     ) -> "Metrics | DataFrame":
-        """The scores of a module on the test part.
+        """The scores of a module, by default the fitted one, on the test part.
 
-        Args:
-            module: The module; by default the fitted one.
-            data: The data.
-            per_client: Score each client's own test rows: a data frame, one row a client.
+        With `per_client` each client's own test rows are scored: a data frame, one row a client.
 
         Raises:
             UserError: If there is no such module or part, or test rows have no owners.

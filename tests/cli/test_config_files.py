@@ -9,7 +9,7 @@ from refusals import experiment, sentence
 from fl_lightning.callbacks import CALLBACKS
 from fl_lightning.cli.choices import component_text, read_component
 from fl_lightning.cli.config_files import read_files
-from fl_lightning.runs.config_yaml import dump, load
+from fl_lightning.runs.config import dump, load
 
 
 @pytest.mark.parametrize(

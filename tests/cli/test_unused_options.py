@@ -12,7 +12,7 @@ from fl_lightning import by_size, uniform
 from fl_lightning.cli.arguments import given
 from fl_lightning.cli.parser import unused_option_notes
 from fl_lightning.core.weighting import Disco
-from fl_lightning.runs.config_yaml import load
+from fl_lightning.runs.config import load
 
 
 def notes(folder: Path, *argv: str) -> list[str]:

@@ -6,8 +6,9 @@ import pytest
 import torch
 from executors import STACKED, assert_agree
 from problems import classification, federation
+from regressions import all_three, mean_gradient, regression
 
-from fl_lightning import FederatedData, FederatedTrainer, UserError, algorithms
+from fl_lightning import Algorithm, FederatedData, FederatedTrainer, UserError, algorithms
 from fl_lightning.callbacks import Gradients
 from fl_lightning.core.draws import Draw, parse, stragglers, uniform
 
@@ -70,6 +71,17 @@ def test_executors_agree_and_gradients_are_counted() -> None:
     counter = Gradients()
     counter.cohort, counter.rows = cohort, {}
     assert counter.measure(one_by_one) == {"client/gradients": steps}
+
+
+def test_control_variates_still_find_the_optimum() -> None:
+    def gradient_at_the_end(algorithm: Algorithm) -> float:
+        run = regression(algorithm, steps=uniform(1, 6), sampler=all_three, lr=0.2)
+        for _ in range(60):
+            run.train_round()
+        return mean_gradient(run.w.detach()).norm().item()
+
+    assert gradient_at_the_end(algorithms.scaffold()) < 1e-12
+    assert gradient_at_the_end(algorithms.fedavg()) > 0.1
 
 
 def test_a_run_records_its_draw_and_goes_on_with_the_same_numbers(tmp_path: Path) -> None:

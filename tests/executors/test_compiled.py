@@ -22,8 +22,8 @@ from problems import (
 from torch import nn
 
 from fl_lightning import Algorithm, Federation, ModelError, StackedExecutor, algorithms
-from fl_lightning.executors.compile import onednn
-from fl_lightning.executors.compile.program import Program
+from fl_lightning.executors import graph_passes
+from fl_lightning.executors.program import Program
 
 CAT = torch.ops.aten.cat.default
 
@@ -66,8 +66,8 @@ def test_the_flat_gradient_is_written_only_where_it_is_needed_whole(
 def test_large_float32_products_are_onednns_where_mkl_is_slow(
     traces: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onednn, "_mkl_is_slow", lambda: True)
-    monkeypatch.setattr(onednn, "LEAST", 100)
+    monkeypatch.setattr(graph_passes, "_mkl_is_slow", lambda: True)
+    monkeypatch.setattr(graph_passes, "LEAST", 100)
     plain, traced = eager_and(
         TRACED,
         hard(algorithms.fedavg()),

@@ -14,12 +14,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import max_pool2d
 from torch.optim import SGD, Adam, Optimizer
 
-from fl_lightning.executors.compile import onednn
-from fl_lightning.executors.compile.late_concat import with_late_concatenation
-from fl_lightning.executors.compile.max_pool import with_vector_pooling
-from fl_lightning.executors.compile.onednn import with_onednn
-from fl_lightning.executors.compile.program import Program
+from fl_lightning.executors import graph_passes
+from fl_lightning.executors.graph_passes import (
+    with_late_concatenation,
+    with_onednn,
+    with_vector_pooling,
+)
 from fl_lightning.executors.local_step import weight_decay
+from fl_lightning.executors.program import Program
 
 aten = torch.ops.aten
 
@@ -69,8 +71,8 @@ PRODUCTS = {
 def test_onednns_products_have_the_same_values(
     function: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onednn, "_mkl_is_slow", lambda: True)
-    monkeypatch.setattr(onednn, "LEAST", 1)
+    monkeypatch.setattr(graph_passes, "_mkl_is_slow", lambda: True)
+    monkeypatch.setattr(graph_passes, "LEAST", 1)
     c, a, b = (torch.randn(*shape, dtype=dtype) for shape in ((4, 3), (4, 5), (5, 3)))
     rewritten = with_onednn(traced(function, c, a, b))
     torch.testing.assert_close(rewritten(c, a, b), function(c, a, b), rtol=0, atol=1e-5)

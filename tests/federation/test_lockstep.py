@@ -13,9 +13,8 @@ from torch.optim import SGD
 
 from fl_lightning import Federation, UserError, algorithms, linear
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.distributed.turns import Turn, ask
 from fl_lightning.executors import GraphExecutor
-from fl_lightning.federation.lockstep import LockstepExecutor, run_in_lockstep
+from fl_lightning.federation.lockstep import LockstepExecutor, Turn, ask, run_in_lockstep
 from fl_lightning.terms import MSAM
 
 

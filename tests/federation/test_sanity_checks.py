@@ -19,7 +19,7 @@ from fl_lightning import Algorithm, DeviceDataset, Term
 from fl_lightning.callbacks import Checkpoint, Evaluation
 from fl_lightning.data import Partition, schemes
 from fl_lightning.runs.chosen import Chosen, build_data
-from fl_lightning.training import run_data
+from fl_lightning.training import parts
 from fl_lightning.training.session import Session
 
 Data = Callable[[], Any]
@@ -125,7 +125,7 @@ def test_a_partition_that_splits_owners_anew_is_named() -> None:
     owners = {"domains": torch.arange(6) // 2, "domain_names": ("a", "b", "c")}
     owned = DeviceDataset(torch.ones(6, 2), torch.arange(6) % 2, ("0", "1"), **owners)
     with pytest.warns(UserWarning, match="samples of 3 owners.*--partition by_domain"):
-        run_data.partition(Chosen("iid", schemes.iid, {}), owned, 2, 0)
+        parts.partition(Chosen("iid", schemes.iid, {}), owned, 2, 0)
 
 
 @pytest.mark.parametrize(

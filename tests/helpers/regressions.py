@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from fl_lightning import Algorithm, ClientData, DeviceDataset, Federation, Partition
+from fl_lightning.core.draws import Draw
 from fl_lightning.core.vector import Layout
 
 INPUTS = ([[1.0, 0.0], [0.0, 1.0]], [[2.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [0.0, 2.0]])
@@ -30,7 +31,7 @@ def line() -> nn.Module:
 def regression(
     algorithm: Algorithm,
     *,
-    steps: int = 4,
+    steps: int | Draw = 4,
     lr: float = 0.1,
     weight_decay: float = 0.0,
     **options: Any,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_lightning.lab.report import Comparison, Table, compare, load_runs
-from fl_lightning.runs.config_yaml import dump
+from fl_lightning.runs.config import dump
 
 
 def run(

@@ -10,8 +10,7 @@ from refusals import Stops, experiment
 
 from fl_lightning.runs.code import copies, copy_of
 from fl_lightning.runs.config import Config
-from fl_lightning.runs.effect import EXTENT, NUMBERS, ROUNDING
-from fl_lightning.runs.options import Options
+from fl_lightning.runs.options import EXTENT, NUMBERS, ROUNDING, Options
 from fl_lightning.runs.run import Run
 
 BEFORE = {"algorithm": "fedavg", "data": "digits", "seed": 0, "rounds": 5, "executor": "sequential"}

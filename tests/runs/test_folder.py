@@ -11,9 +11,8 @@ from refusals import experiment, scaffold, sentence
 from fl_lightning.errors import UserError
 from fl_lightning.runs import folder as run_folder
 from fl_lightning.runs.config import Config
-from fl_lightning.runs.folder import open_run
-from fl_lightning.runs.lock import LOCK, share_lock, take_lock
-from fl_lightning.runs.metrics_csv import MetricsCSV
+from fl_lightning.runs.folder import LOCK, open_run, share_lock, take_lock
+from fl_lightning.runs.loggers import MetricsCSV
 from fl_lightning.runs.scalars import read_scalars
 
 

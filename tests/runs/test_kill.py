@@ -18,7 +18,7 @@ from fl_lightning.callbacks import Checkpoint
 from fl_lightning.executors import SequentialExecutor
 from fl_lightning.federation.client_store import ClientStore
 from fl_lightning.federation.row_files import Row, RowFiles
-from fl_lightning.runs.metrics_csv import MetricsCSV
+from fl_lightning.runs.loggers import MetricsCSV
 
 ROUNDS = tuple(range(1, 8))
 

@@ -13,8 +13,7 @@ from fl_lightning.lab import report
 from fl_lightning.models import mlp
 from fl_lightning.runs.chosen import find_chosen
 from fl_lightning.runs.code import copy_of
-from fl_lightning.runs.config import Config
-from fl_lightning.runs.config_yaml import load
+from fl_lightning.runs.config import Config, load
 from fl_lightning.runs.run import Run
 
 SHORT = "--rounds", "2", "--local-steps", "1", "--accelerator", "cpu", "--devices", "1"

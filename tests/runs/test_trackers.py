@@ -9,7 +9,8 @@ from lightning.pytorch import loggers
 from lightning.pytorch.loggers.logger import DummyLogger
 from refusals import experiment
 
-from fl_lightning.runs import options, trackers
+from fl_lightning.runs import loggers as ours
+from fl_lightning.runs import options
 
 
 def test_a_missing_tracker_is_one_sentence(tmp_path, monkeypatch, sentence):
@@ -20,7 +21,7 @@ def test_a_missing_tracker_is_one_sentence(tmp_path, monkeypatch, sentence):
 
 def test_a_tracker_that_does_not_start_is_one_sentence(tmp_path, monkeypatch, sentence):
     monkeypatch.setattr(options, "find_spec", lambda name: True)
-    monkeypatch.setitem(trackers.MAKERS, "wandb", Mock(side_effect=RuntimeError("No API\nkey.")))
+    monkeypatch.setitem(ours.MAKERS, "wandb", Mock(side_effect=RuntimeError("No API\nkey.")))
     said = sentence(experiment(tmp_path / "run", "--logger", "wandb").run)
     assert "wandb does not start (No API key.)" in said
 
@@ -49,11 +50,11 @@ def test_trackio_gets_the_scalars(tmp_path, monkeypatch):
     """Its module is replaced: the package is large."""
     trackio = Mock()
     run = trackio.init.return_value
-    monkeypatch.setattr(trackers, "import_module", lambda name: trackio)
+    monkeypatch.setattr(ours, "import_module", lambda name: trackio)
     monkeypatch.setattr("sys.argv", ["ipykernel_launcher.py"])
     for resume in ("never", "allow"):
         run.config = {}  # a resumed run has lost its options
-        (logger,) = trackers.start_trackers(["trackio"], tmp_path, {"algorithm": "mine"})
+        (logger,) = ours.start_trackers(["trackio"], tmp_path, {"algorithm": "mine"})
         logger.log_metrics({"test/accuracy": 0.5}, 3)
         logger.finalize("success")
         trackio.init.assert_called_with("notebook", tmp_path.name, resume=resume, embed=False)
@@ -71,5 +72,5 @@ def test_wandb_gets_a_run_of_its_own(tmp_path, monkeypatch):
             made.append(given)
 
     monkeypatch.setattr(loggers, "WandbLogger", Replaced)
-    trackers.start_trackers(["wandb"], tmp_path, {})
+    ours.start_trackers(["wandb"], tmp_path, {})
     assert made[0]["reinit"] == "create_new"

@@ -30,8 +30,8 @@ from fl_lightning.files import atomic
 from fl_lightning.lab.displayed import Figure
 from fl_lightning.lab.report.table import Table
 from fl_lightning.runs.config import Config
-from fl_lightning.runs.effect import Effect
-from fl_lightning.training.run_data import run_data
+from fl_lightning.runs.options import Effect
+from fl_lightning.training.parts import run_data
 
 CAPTION = (
     "smallest, median, largest: samples of a client; classes: mean number that a client holds; "

@@ -34,7 +34,7 @@ from fl_lightning.lab.sweep.plan import Job, plan
 from fl_lightning.lab.sweep.pool import Environment, run_all, slots, start_server
 from fl_lightning.lab.sweep.stacks import Stack, sentence, stacked
 from fl_lightning.lab.sweep.table_file import TableFile
-from fl_lightning.runs.config_yaml import load
+from fl_lightning.runs.config import load
 
 STOPPED = EXIT_INTERRUPTED, EXIT_PREEMPTED
 """Exit codes after a signal."""

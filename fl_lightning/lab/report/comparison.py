@@ -13,7 +13,7 @@ from fl_lightning.errors import UserError
 from fl_lightning.lab.report.grid import grid
 from fl_lightning.lab.report.score import Score
 from fl_lightning.lab.report.table import Table
-from fl_lightning.runs.effect import EXTENT, NUMBERS
+from fl_lightning.runs.options import EXTENT, NUMBERS
 from fl_lightning.runs.run import Run, load_runs
 
 IN_METHOD = "method", "algorithm", *PARTS

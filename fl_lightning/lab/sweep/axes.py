@@ -7,7 +7,7 @@ from typing import Any
 
 from fl_lightning.errors import UserError, nearest
 from fl_lightning.lab.report.comparison import format_value
-from fl_lightning.runs.config_yaml import flat
+from fl_lightning.runs.config import flat
 
 Axis = Mapping[str, Mapping[str, Any]]
 """Options, as in a preset, by label."""

@@ -20,9 +20,8 @@ from fl_lightning.lab.report.comparison import format_value
 from fl_lightning.lab.report.score import score as make_score
 from fl_lightning.lab.sweep.axes import joined
 from fl_lightning.lab.sweep.table_file import TableFile
-from fl_lightning.runs.config import Config, component_defaults, folders_of_runs
-from fl_lightning.runs.config_yaml import flat
-from fl_lightning.runs.effect import EXTENT, NONE, NUMBERS, ROUNDING
+from fl_lightning.runs.config import Config, component_defaults, flat, folders_of_runs
+from fl_lightning.runs.options import EXTENT, NONE, NUMBERS, ROUNDING
 from fl_lightning.runs.run import Run
 from fl_lightning.training.together import refusal
 

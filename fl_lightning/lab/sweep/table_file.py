@@ -23,7 +23,7 @@ from fl_lightning.lab.sweep.axes import (
     refuse_fixed,
     set_by,
 )
-from fl_lightning.runs.config_yaml import flat
+from fl_lightning.runs.config import flat
 
 SPREADS = "seeds", "rounds", "clients"
 

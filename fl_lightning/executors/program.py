@@ -13,9 +13,11 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fl_lightning.distributed.signals import STOP_SIGNALS
 from fl_lightning.errors import ModelError, TermError, first_sentence
-from fl_lightning.executors.compile.late_concat import with_late_concatenation
-from fl_lightning.executors.compile.max_pool import with_vector_pooling
-from fl_lightning.executors.compile.onednn import with_onednn
+from fl_lightning.executors.graph_passes import (
+    with_late_concatenation,
+    with_onednn,
+    with_vector_pooling,
+)
 
 Structure = Any
 """The structure of a tree: None is a leaf, else the keys or the type, and each part's."""
