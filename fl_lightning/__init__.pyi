@@ -38,9 +38,9 @@ from .errors import UserError as UserError
 from .executors import Executor as Executor
 from .executors import SequentialExecutor as SequentialExecutor
 from .executors import StackedExecutor as StackedExecutor
+from .federation.client_selection import PowerOfChoice as PowerOfChoice
 from .federation.federation import Federation as Federation
 from .federation.sampling import BernoulliSampling as BernoulliSampling
-from .federation.sampling import PowerOfChoice as PowerOfChoice
 from .federation.sampling import SizeWeightedSampling as SizeWeightedSampling
 from .federation.sampling import UniformSampling as UniformSampling
 from .training.trainer import FederatedTrainer as FederatedTrainer

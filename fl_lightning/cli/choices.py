@@ -24,7 +24,7 @@ from fl_lightning.core.losses import LOSSES
 from fl_lightning.data import CropFlip, folder_sources, row_sources, schemes, sources
 from fl_lightning.data.image_folder import domain_folder, image_folder
 from fl_lightning.errors import UserError, nearest
-from fl_lightning.federation.sampling import SAMPLERS
+from fl_lightning.federation.client_selection import SAMPLERS
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.code import search_first
 from fl_lightning.runs.converters import convert, is_option, metavar, shown, with_curves

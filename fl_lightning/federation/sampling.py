@@ -5,18 +5,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fl_lightning.core.constraints import PositiveFraction, PositiveInt, check
+from fl_lightning.core.constraints import PositiveFraction, check
 from fl_lightning.core.randomness import generator
 from fl_lightning.errors import UserError
-from fl_lightning.federation.mean_loss import MeanLoss
-
-if TYPE_CHECKING:
-    from fl_lightning.federation.federation import Federation
 
 ClientSampler = Callable[..., list[int]]
 """`sampler(num_clients, seed, round)`: the cohort of a round, in ascending order.
@@ -30,7 +26,9 @@ the expected fraction of clients in a round where that differs from the actual o
 
 
 @dataclass(frozen=True)
-class _Fraction:
+class Fraction:
+    """Samplers of `max(1, round(fraction N))` clients, or as many on average."""
+
     fraction: PositiveFraction
 
     def __post_init__(self) -> None:
@@ -42,7 +40,7 @@ class _Fraction:
 
 
 @dataclass(frozen=True)
-class UniformSampling(_Fraction):
+class UniformSampling(Fraction):
     """`max(1, round(fraction N))` clients, drawn uniformly without replacement."""
 
     def __call__(self, num_clients: int, seed: int, round: int) -> list[int]:
@@ -54,7 +52,7 @@ class UniformSampling(_Fraction):
 
 
 @dataclass(frozen=True)
-class BernoulliSampling(_Fraction):
+class BernoulliSampling(Fraction):
     """Each client with probability `fraction`, as in FedDyn's and FL-Simulator's code.
 
     Attributes:
@@ -89,7 +87,7 @@ class BernoulliSampling(_Fraction):
 
 
 @dataclass(frozen=True, eq=False)
-class SizeWeightedSampling(_Fraction):
+class SizeWeightedSampling(Fraction):
     """`max(1, round(fraction N))` clients, drawn one by one in proportion to their sizes.
 
     A client takes part with probability `fraction * size / mean size` if that is far below 1, and
@@ -151,55 +149,7 @@ class SizeWeightedSampling(_Fraction):
         return torch.searchsorted(self._cumulative, keys, right=True).clamp(max=len(self.sizes) - 1)
 
 
-@dataclass(frozen=True, eq=False)
-class PowerOfChoice(_Fraction):
-    """Of candidates, drawn in proportion to their sizes, those with the largest losses.
-
-    The loss is that of the global model on the client's samples, in evaluation mode. The candidates
-    compute it each round, and receive the model for it, which communication and gradients do not
-    count. The cohort has `max(1, round(fraction N))` clients, which count equally in the paper:
-    `--weighting uniform`.
-
-    Args:
-        fraction: Size of the cohort over the number of clients.
-        sizes: Samples of each client, (num_clients,), positive.
-        candidates: Number of candidates, the paper's d; at least the cohort's size is taken.
-
-    References:
-        Cho et al., AISTATS 2022, https://arxiv.org/abs/2010.01243
-    """
-
-    sizes: Tensor
-    candidates: PositiveInt = 20
-
-    def __call__(
-        self, num_clients: int, seed: int, round: int, federation: "Federation"
-    ) -> list[int]:
-        """The cohort of a round."""
-        size = self.largest(num_clients)
-        share = min(1.0, max(self.candidates, size) / num_clients)
-        candidates = SizeWeightedSampling(share, self.sizes)(num_clients, seed, round)
-        w, clients = federation.w.detach(), federation.clients
-        loss = MeanLoss(federation.load_global(), clients.dataset, 1, loss=federation.loss)
-        losses = w.new_empty(len(candidates), dtype=torch.float64)
-        for k, client in enumerate(candidates):
-            loss.index = clients.partition[client].to(clients.dataset.device)
-            losses[k] = loss(w)
-        largest = losses.topk(size).indices.tolist()
-        cohort = sorted(candidates[k] for k in largest)
-        return federation.fabric.broadcast(cohort)  # ranks may round differently
-
-
-SAMPLERS: dict[str, Callable[..., Any]] = {
-    "fixed": UniformSampling,
-    "bernoulli": BernoulliSampling,
-    "weighted": SizeWeightedSampling,
-    "power_of_choice": PowerOfChoice,
-}
-"""The samplers by the names of `--sampling`."""
-
-
-def next_cohort(sampler: ClientSampler, federation: "Federation") -> list[int]:
+def next_cohort(sampler: ClientSampler, federation: Any) -> list[int]:
     """The cohort of a federation's next round."""
     asks = "federation" in signature(sampler).parameters
     given = {"federation": federation} if asks else {}

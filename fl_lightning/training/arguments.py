@@ -18,8 +18,8 @@ from fl_lightning.data import CropFlip
 from fl_lightning.data.federated import FederatedData
 from fl_lightning.distributed.launch_options import LaunchOptions
 from fl_lightning.errors import UserError, nearest
+from fl_lightning.federation.client_selection import SAMPLERS
 from fl_lightning.federation.mean_loss import modes_kept
-from fl_lightning.federation.sampling import SAMPLERS
 from fl_lightning.federation.trials import dry_run
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.converters import convert

@@ -69,6 +69,7 @@ class Session:
         sampling: What chooses the clients of a round.
         notes: Gives sentences for the summary, from whether clients send anything.
         words: Changes the sentences that are printed, which name flags.
+        quiet: Print neither the summary nor rounds nor results.
         lockstep: Whether its clients train with clients of other runs (see `run_in_lockstep`).
 
     Attributes:
@@ -87,6 +88,7 @@ class Session:
     sampling: Chosen = parts.UNIFORM
     notes: Callable[[bool], Iterable[str]] = lambda _: ()
     words: Callable[[str], str] = str
+    quiet: bool = False
     lockstep: bool = False
 
     run: Run = field(init=False)
@@ -162,7 +164,8 @@ class Session:
         loggers += self._loggers(data, checkpoint)
         shown = monitors[0] if monitors else ""
         progress = ProgressBar(shown)
-        hooks += [*scored, *own, progress, checkpoint]  # which saves the states of the others
+        shows = [] if self.quiet else [progress]
+        hooks += [*scored, *own, *shows, checkpoint]  # which saves the states of the others
         if o.finetune_epochs:
             hooks.append(self._personalization(task, data, shown))
         over = self._fit(progress)
@@ -264,6 +267,7 @@ class Session:
         after = f"after round {federation.round} of {federation.rounds}"
         if not federation.finished or (self.options.finetune_epochs and federation.preempted):
             reason = f"by {signals[0]}" if signals else "as another rank asked"
+            self.quiet = False
             self._say(
                 f"stopped {reason} {after}, which is saved: "
                 f"continue with --run-dir {quote(str(self.run.path))} --resume"
@@ -277,4 +281,5 @@ class Session:
         return True
 
     def _say(self, text: str) -> None:
-        self.federation.fabric.print(self.words(text))
+        if not self.quiet:
+            self.federation.fabric.print(self.words(text))

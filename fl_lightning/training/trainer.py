@@ -47,6 +47,7 @@ class FederatedTrainer:
             them, such as `fl.callbacks.ClientScores`, which get the parts of the run they take.
         loggers: Further loggers of Fabric, which get the scalars. The option `logger`, such as
             ("wandb",), gives a tracker the options too.
+        enable_progress_bar: Print a summary, the rounds and the results.
         **options: The options of the command line (`fl_lightning.runs.options`): rounds,
             participation, local_epochs, batch_size, lr, seed, run_dir, executor and others; and
             Fabric's accelerator, devices, num_nodes, strategy and precision. A LightningModule's
@@ -76,11 +77,20 @@ class FederatedTrainer:
         augment: CropFlip | None = None,
         callbacks: Sequence[Any] = (),
         loggers: Sequence[Any] = (),
+        enable_progress_bar: bool = True,
         **options: Any,
     ):
         self._given = frozenset(options)
-        given = {"loss": loss, "metrics": metrics, "augment": augment, "callbacks": callbacks}
-        self._arguments = {"algorithm": algorithm, "loggers": loggers, **given, **options}
+        self._arguments = {
+            "algorithm": algorithm,
+            "loss": loss,
+            "metrics": metrics,
+            "augment": augment,
+            "callbacks": callbacks,
+            "loggers": loggers,
+            "enable_progress_bar": enable_progress_bar,
+            **options,
+        }
         self._sampling = arguments.read_sampling(options.get("sampling", "fixed"))
         named = {**options, "sampling": self._sampling.name}
         self.options, self._launch = arguments.read_options(named)
@@ -91,6 +101,7 @@ class FederatedTrainer:
         self.loss, self.metrics, self.augment = loss, metrics, augment
         arguments.check_objects(callbacks, loggers)
         self.callbacks, self.loggers = callbacks, loggers
+        self.enable_progress_bar = enable_progress_bar
         self.run: Run | None = None
         self._module: nn.Module | None = None
         self._fabric: Fabric | None = None
@@ -224,6 +235,7 @@ class FederatedTrainer:
             augment=self.augment,
             sampling=self._sampling,
             words=as_arguments,
+            quiet=not self.enable_progress_bar,
         )
         return session, lambda: made
 

@@ -13,7 +13,7 @@ from torch import nn
 from fl_lightning import FederatedData, FederatedTrainer, UserError, algorithms
 from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
-from fl_lightning.federation.sampling import PowerOfChoice
+from fl_lightning.federation.client_selection import PowerOfChoice
 from fl_lightning.models import mlp
 
 CLIENTS = classification()

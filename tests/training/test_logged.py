@@ -145,3 +145,8 @@ def test_it_is_said_that_images_are_scaled(capsys: Any) -> None:
     for images, times in ((torch.ones(9, 1, 2, 3), 0), (torch.ones(9, 1, 2, 3).byte(), 1)):
         trainer().fit(Pixels(), fl.FederatedData({**given, "x": images}, clients=[0] * 9))
         assert capsys.readouterr().out.count("Pixels as floating numbers from 0 to 1") == times
+
+
+def test_a_fit_without_progress_prints_nothing(capsys: Any) -> None:
+    trainer(rounds=2, enable_progress_bar=False).fit(Lit(), data())
+    assert not capsys.readouterr().out
