@@ -100,13 +100,7 @@ def compare(
             drawn = report.curves(comparison, curve or report.main_tag(found), smooth)
         drawn.save(file)
     table.show(format)
-    names = " ".join([*comparison.row_names, *comparison.column_names, *table.text["method"]])
-    unused = [
-        f"--label {text}={label} has no effect: nothing that is shown is called {text}"
-        for text, label in labels.items()
-        if label not in names
-    ]
-    for note in (*notes, *table.notes, *unused):
+    for note in (*notes, *table.notes):
         print(f"note: {note}", file=sys.stderr)
 
 
