@@ -113,7 +113,7 @@ class Config(dict[str, Any]):
 
     def program(self) -> dict[str, Any]:
         """The options that runs share which train as one program, beside their methods."""
-        shared = OF_PROGRAM | marks(Options, OfProgram).keys()
+        shared = OF_PROGRAM | marks(OfProgram).keys()
         return {name: value for name, value in self.items() if name.partition(".")[0] in shared}
 
     def check_resumption(self, now: "Config") -> None:
@@ -239,7 +239,7 @@ def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-EFFECTS = marks(Options, Effect)
+EFFECTS = marks(Effect)
 """The effects of the general options that have one."""
 
 DEFAULTS = {

@@ -71,12 +71,6 @@ class With:
     among: tuple[str, ...] = ()
 
 
-def marks(of: type, kind: type[M]) -> dict[str, M]:
-    """The marks of one kind, such as `Effect` or `With`, on the fields of a dataclass, by field."""
-    hints = get_type_hints(of, include_extras=True)
-    return {name: m for name, hint in hints.items() for m in metadata(hint) if isinstance(m, kind)}
-
-
 Kept = Annotated[int, Range("a whole number from 1 to 100", 1, 100, whole=True)]
 
 
@@ -282,9 +276,15 @@ class Options(
         return as_curve(self.lr, self.lr_decay)
 
 
+def marks(kind: type[M]) -> dict[str, M]:
+    """The marks of one kind, such as `Effect` or `With`, by the option that has it."""
+    hints = get_type_hints(Options, include_extras=True)
+    return {name: m for name, hint in hints.items() for m in metadata(hint) if isinstance(m, kind)}
+
+
 def without_effect(given: Collection[str], o: Options) -> Iterator[str]:
     """A sentence for each given option that has no effect beside the others."""
-    for option, needed in marks(Options, With).items():
+    for option, needed in marks(With).items():
         value = getattr(o, needed.option)
         if option in given and not (value in needed.among if needed.among else value):
             flags = (f"--{name.replace('_', '-')}" for name in (option, needed.option))

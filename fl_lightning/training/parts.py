@@ -43,8 +43,9 @@ OF_OPTIMIZER = "lr", "momentum", "weight_decay"
 """Options of the local optimizer."""
 
 STACKED_BELOW = 5_000_000
-"""Parameters from which on clients' kernels fill a GPU better side by side than as one program's
-grouped ones: by calculation, not yet measured."""
+"""From so many parameters on, clients train faster side by side on a GPU than as one program.
+
+This is calculated, not measured."""
 
 
 def partition(scheme: Chosen, train: DeviceDataset, clients: int | None, seed: int) -> Partition:
