@@ -25,7 +25,7 @@ class PowerOfChoice(Fraction):
     The loss is that of the global model on the client's samples, in evaluation mode. The candidates
     compute it each round, and receive the model for it, which communication and gradients do not
     count. The cohort has `max(1, round(fraction N))` clients, which count equally in the paper:
-    `--weighting uniform`.
+    `--weighting uniform`. For terms, a client's probability to take part is the fraction.
 
     Args:
         fraction: Size of the cohort over the number of clients.
