@@ -270,9 +270,8 @@ def write_page() -> None:
     """Fill the page's frame with the sections."""
     ran = [part for setup in SETUPS if has_run(setup) for part in results(setup)]
     larger = [part for setup in LARGER if has_run(setup) for part in results(setup)]
-    left = [f"| {TITLES[s]} | `{command(s)}` |" for s in LARGER if not has_run(s)]
     text = (FOLDER / "comparison.md.in").read_text().replace("@SUMMARY@", summary())
-    for mark, lines in {"@RESULTS@": ran, "@LARGER@": larger, "@LEFT@": ["\n".join(left)]}.items():
+    for mark, lines in {"@RESULTS@": ran, "@LARGER@": larger}.items():
         text = text.replace(mark, "\n\n".join(lines))
     (DOCS / "comparison.md").write_text(text)
 
