@@ -79,7 +79,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 CHOICES: dict[str, list[Any]] = {
     "rounds": [3, 4],
     "participation": [0.3, 0.5, 1.0],
-    "sampling": ["fixed", "fixed", "bernoulli", "weighted"],
+    "sampling": ["fixed", "bernoulli", "weighted", "power_of_choice"],
     "weighting": [None, "uniform", "by_size"],
     "server_lr": [None, 0.7, "linear(1, 0.5)"],
     "batch_size": [3, 8, 16],
@@ -90,6 +90,14 @@ CHOICES: dict[str, list[Any]] = {
     "on_divergence": ["stop", "skip-client", "continue"],
     "evaluate_every": [1, 2],
 }
+
+WORK = (
+    ("local_steps", 1),
+    ("local_steps", 3),
+    ("local_steps", "uniform(1, 4)"),
+    ("local_epochs", 1.5),
+    ("local_epochs", "stragglers(2, 0.5)"),
+)
 
 
 class Combination:
@@ -103,7 +111,7 @@ class Combination:
             if draw.random() < 0.2:
                 self.algorithm[part] = draw.choice([m for m in makers if m != NEED_MORE])
         self.options = {name: draw.choice(values) for name, values in CHOICES.items()}
-        steps = draw.choice([("local_steps", 1), ("local_steps", 3), ("local_epochs", 1.5)])
+        steps = draw.choice(WORK)
         self.options |= {"seed": number, steps[0]: steps[1]}
         self.clients, self.stacked = draw.choice([4, 7]), draw.choice([2, 4])
         self.seed = number

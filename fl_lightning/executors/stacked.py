@@ -110,7 +110,7 @@ class StackedExecutor(Executor):
         shared, own = shared_args(received[0], self.as_tensors), [dict[str, Any]()] * len(tasks)
         if of_runs:
             shared, own = of_several(received)
-        client_facts = stack([{**v.facts, **facts} for v, facts in zip(tasks, own, strict=True)])
+        client_facts = stack([{**facts, **v.facts} for v, facts in zip(tasks, own, strict=True)])
         states = stack([v.states for v in tasks])
 
         def start(facts: dict[str, Any], states: list[States]) -> tuple[Tensor, list[States]]:

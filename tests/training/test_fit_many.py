@@ -40,6 +40,11 @@ SWEEPS: dict[str, tuple[Any, dict[str, Any], list[dict[str, Any]]]] = {
         {"momentum": 0.9},
         [{"lr": 0.05, "rounds": 2}, toga(rho=0.3, lam=0.05), toga(beta=fl.linear(0.8, 0.1))],
     ),
+    "probabilities of clients": (
+        classifier,
+        {"algorithm": "fedssg", "sampling": "weighted", "participation": 0.5},
+        [{"seed": 0}, {"seed": 1}],
+    ),
 }
 
 
