@@ -100,7 +100,13 @@ def compare(
             drawn = report.curves(comparison, curve or report.main_tag(found), smooth)
         drawn.save(file)
     table.show(format)
-    for note in (*notes, *table.notes):
+    names = " ".join([*comparison.row_names, *comparison.column_names, *table.text["method"]])
+    unused = [
+        f"--label {text}={label} has no effect: nothing that is shown is called {text}"
+        for text, label in labels.items()
+        if label not in names
+    ]
+    for note in (*notes, *table.notes, *unused):
         print(f"note: {note}", file=sys.stderr)
 
 

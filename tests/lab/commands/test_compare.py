@@ -129,6 +129,16 @@ def test_options_may_be_spelled_as_on_the_command_line(tmp_path, capsys):
     assert [*shown["mean"].round(9)] == [10, 20]
 
 
+def test_a_label_for_what_is_not_there_is_noted(tmp_path, capsys):
+    run(tmp_path / "a", [0.5])
+    run(tmp_path / "b", [0.5], algorithm="fedprox")
+    labels = "--label", "fedprox=FedProx", "--label", f"{tmp_path / 'a'}=A", "--label", "fedsam=SAM"
+    main(["compare", str(tmp_path), *labels])
+    notes = [line for line in capsys.readouterr().err.splitlines() if "--label" in line]
+    assert len(notes) == 1
+    assert "fedsam" in notes[0]
+
+
 def test_published_numbers_labels_and_figures_on_the_command_line(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for rho in (0.1, 0.2):
