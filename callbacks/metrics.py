@@ -149,6 +149,10 @@ def make_metrics(
             metric = make(classes) if "classes" in signature(make).parameters else make()
         else:
             raise UserError(f"there is no metric {name!r}{nearest(name, METRICS)}")
+        if not isinstance(metric, Metric):
+            raise UserError(
+                f"the metric {name!r} is a {type(metric).__name__}: give a torchmetrics one"
+            )
         metric.reset()  # of what an interrupted evaluation has seen
         metric.distributed_available_fn = bool  # False: every rank has seen all batches
         made[name] = metric.to(device)

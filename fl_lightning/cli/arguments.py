@@ -32,7 +32,13 @@ class Option:
 
 def options_of(function: Callable[..., Any], defaults: Mapping[str, Any] = {}) -> list[Option]:
     """The parameters of a function, or the fields of a dataclass, as options."""
-    hints = get_type_hints(function.__init__ if isclass(function) else function)
+    try:
+        hints = get_type_hints(function.__init__ if isclass(function) else function)
+    except (NameError, SyntaxError) as error:
+        raise UserError(
+            f"an annotation of {function.__name__} cannot be read ({error}): import what it names, "
+            "or leave it out"
+        ) from None
     options = []
     for name, p in signature(function).parameters.items():
         if p.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):

@@ -102,5 +102,7 @@ def new(argv: Sequence[str]) -> None:
             file.write(text)
     except FileExistsError:
         parser.error(f"{o.file} is there already: name a new file")
+    except OSError as error:
+        parser.error(f"{o.file} cannot be written: {error.strerror}")
     summary, _, commands = (ast.get_docstring(ast.parse(text)) or "").partition("\n\n")
     print(f"{o.file}: {summary}\n\n{indent(commands, '    ')}")

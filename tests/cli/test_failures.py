@@ -86,6 +86,7 @@ def parts(labels): ...
 def pair(classes, name="mlp"): ...
 def three(): return 3
 def worded(mu: float = "a"): ...
+def strange(mu: "flot" = 0.1): ...
 fast = functools.partial(print)
 """
 
@@ -100,6 +101,7 @@ fast = functools.partial(print)
         ("--algorithm=own.py:three", r"own.py:three must return an Algorithm, but returned 3$"),
         ("--server-optimizer=own.py:three", r"must return a Modifier, but returned 3$"),
         ("--algorithm=own.py:worded", r"default of algorithm\.mu: 'a' is not a number"),
+        ("--algorithm=own.py:strange", r"annotation of strange .* 'flot' is not defined"),
         ("--algorithm=own.py:fast", r"no function 'fast'"),
         ("--model=own.py:pair", r"own.py:pair has a parameter 'name'.* rename it$"),
         ("--model=own.py:nomber", r"no function 'nomber'; did you mean number\?$"),

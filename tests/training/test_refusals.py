@@ -143,6 +143,12 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("(2, 1)", "(2,)"),
     ),
     "metric": (lambda: trainer(loss="mse", metrics=["r3"]).fit(net(), numbers()), ("r2",)),
+    "a function as a metric": (
+        lambda: trainer(loss="mse", metrics={"gap": F.l1_loss}).fit(
+            net(), fl.FederatedData(numbers().train, clients=owners(), test=0.2)
+        ),
+        ("gap", "torchmetrics"),
+    ),
     "a list of metrics": (
         lambda: trainer(loss="mse", metrics=[torchmetrics.R2Score()]).fit(net(), numbers()),
         ("R2Score", "r2"),
