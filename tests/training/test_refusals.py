@@ -111,10 +111,7 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "of algorithm": (lambda: trainer({"name": "fedprox", "nu": 1}), ("mu",)),
     "modifier": (lambda: trainer({"name": "scaffold", "perturb": "lesm"}), ("lesam",)),
     "nameless": (lambda: trainer({"name": "scaffold", "perturb": {"rho": 1}}), ("perturb", "rho")),
-    "no word": (
-        lambda: trainer({"name": "fedcm", "personal": "word"}),
-        ("personal", "'word'", "..."),
-    ),
+    "no word": (lambda: trainer({"name": "fedcm", "personal": "word"}), ("personal", "'word'")),
     "coefficient": (
         lambda: trainer({"name": "fedprox", "mu": -1}).fit(Lit(), data()),
         ("mu of fedprox",),
@@ -144,9 +141,7 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),
     "metric": (lambda: trainer(loss="mse", metrics=["r3"]).fit(net(), numbers()), ("r2",)),
     "a function as a metric": (
-        lambda: trainer(loss="mse", metrics={"gap": F.l1_loss}).fit(
-            net(), fl.FederatedData(numbers().train, clients=owners(), test=0.2)
-        ),
+        lambda: trainer(loss="mse", metrics={"gap": F.l1_loss}).fit(net(), numbers(test=0.2)),
         ("gap", "torchmetrics"),
     ),
     "a list of metrics": (
