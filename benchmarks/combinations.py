@@ -6,7 +6,7 @@
 A combination has a method, modifiers, a small network and options, all drawn from its number. It is
 trained in float64, one client after another, and then
 
-* stacked: the weights are equal to 1e-9;
+* stacked, or in branches: the weights are equal to 1e-9;
 * in one program with another seed, by `fit_many`: as that seed alone, to 1e-9;
 * stopped in its second round and resumed, with clients' states on disk: equal bits.
 
@@ -165,6 +165,12 @@ def stacked(c: Combination, folder: Path, whole: Weights) -> float:
     return distance(whole, c.fit(folder / "stacked", **options))
 
 
+def branches(c: Combination, folder: Path, whole: Weights) -> float:
+    """The distance of the weights with clients side by side."""
+    options: dict[str, Any] = {"executor": "branches", "parallel_clients": c.stacked}
+    return distance(whole, c.fit(folder / "branches", **options))
+
+
 def together(c: Combination, folder: Path, _: Weights) -> float:
     """The distance of a run in a program of two to the run alone."""
     options: dict[str, Any] = {"executor": "stacked", "parallel_clients": c.stacked}
@@ -183,7 +189,12 @@ def resumed(c: Combination, folder: Path, whole: Weights) -> float:
     return distance(whole, c.fit(folder / "resumed", resume=True, **options))
 
 
-WAYS: dict[Callable[..., float], float] = {stacked: 1e-9, together: 1e-9, resumed: 0.0}
+WAYS: dict[Callable[..., float], float] = {
+    stacked: 1e-9,
+    branches: 1e-9,
+    together: 1e-9,
+    resumed: 0.0,
+}
 """The largest distance of each way."""
 
 
