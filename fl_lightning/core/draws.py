@@ -62,7 +62,7 @@ def uniform(low: float, high: float) -> Draw:
 def stragglers(amount: float, share: float) -> Draw:
     """Stragglers do a uniform part of the work, 1 to `amount`, as in the experiments of FedProx.
 
-    Each visit is that of a straggler with probability `share`. In the paper stragglers are exactly
+    A visit is a straggler's with probability `share`. In the paper stragglers are exactly
     this share of a round's clients (Li et al., MLSys 2020, https://arxiv.org/abs/1812.06127).
     """
     return Draw(1, amount, share)
