@@ -37,6 +37,26 @@ published: {{fedavg: [90], fedsam: {{skewed: 95}}}}
 """
 
 
+SLOW = """\
+import time
+from pathlib import Path
+
+
+class Slow:
+    def on_round_end(self, federation, metrics):
+        time.sleep(0.05 * Path("slow").exists())
+"""
+
+
+@pytest.fixture
+def slow() -> Path:
+    """A file; as long as it exists, rounds take long enough to kill a run in the middle."""
+    Path("slow.py").write_text(SLOW)
+    Path("table.yaml").write_text(f"{TABLE}callback: [slow.py:Slow]\n")
+    Path("slow").touch()
+    return Path("slow")
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -105,7 +125,7 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
-def test_killed_workers_and_parents_lose_nothing():
+def test_killed_workers_and_parents_lose_nothing(slow):
     parent = begin("killed")
     wait_for(lambda: rounds("skewed-fedavg-s0") > 4)
     first, second = workers(parent.pid)
@@ -116,6 +136,7 @@ def test_killed_workers_and_parents_lose_nothing():
     wait_for(lambda: not any(map(alive, [second, *third])))
     assert not Path("runs/table/skewed-scaffold-s0/model.pt").exists()
 
+    slow.unlink()
     assert jobs.end([begin("again", "--format", "csv")], 120) == [0]
     numbers = read_csv(StringIO(shown("again"))).set_index("row")
     for method in ("fedavg", "fedsam", "scaffold"):
@@ -197,7 +218,7 @@ def test_stacked_runs_are_stopped_resumed_and_equal_to_single_ones():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a signal of Linux tells of the server's end")
-def test_runs_end_when_the_process_that_forked_them_is_killed():
+def test_runs_end_when_the_process_that_forked_them_is_killed(slow):
     parent = begin("parent")
     wait_for(lambda: len(workers(parent.pid)) == 2)
     both = workers(parent.pid)
@@ -206,6 +227,7 @@ def test_runs_end_when_the_process_that_forked_them_is_killed():
         os.kill(worker, signal.SIGSTOP)  # or it may finish before the other has begun
     [server] = [pid for pid in children(parent.pid) if both[0] in children(pid)]
     os.kill(server, signal.SIGKILL)
+    slow.unlink()
     for worker in both:
         os.kill(worker, signal.SIGCONT)
     wait_for(lambda: not any(map(alive, both)))
