@@ -47,7 +47,8 @@ def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Fed
     source = "the clients" if o.validation_from == "clients" else "the test set"
     held_out = f"{len(data.validation or ()):,} samples of {source} are held out for validation"
     cohort = largest_cohort(federation.sampler, federation.clients.num_clients)
-    part = f"{100 * o.participation:.3g}%" if hasattr(federation.sampler, "largest") else "some"
+    sized = hasattr(federation.sampler, "largest")
+    part = f"{100 * o.participation:.3g}% a round" if sized else f"chosen by {o.sampling}"
     visits = cohort * (federation.rounds - federation.round)
     disk = federation.store.most_disk_bytes(visits, o.keep_checkpoints)
     free = disk_usage(federation.store.folder.parent).free if disk else 0
@@ -55,7 +56,7 @@ def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Fed
     return "\n".join(
         [
             f"{name} on {names['data']}: {used:,} training and {len(test):,} test samples",
-            f"{federation.clients.num_clients:,} clients, {part} a round, "
+            f"{federation.clients.num_clients:,} clients, {part}, "
             f"{in_words(federation.algorithm.weight)}; {_count(o.rounds, 'round')}, seed {o.seed}",
             f"{names['model']}: {w.numel():,} parameters, {ranks}{threads} on {w.device.type}"
             f"{manner and f', {manner}'}",
