@@ -118,8 +118,8 @@ class TrainingOptions:
 
     Attributes:
         local_epochs: Passes over a client's samples in a round; fractions are allowed. Also drawn
-            anew for each client and round: "uniform(2, 5)", or "stragglers(20, 0.9)", of which 90 %
-            train 1 to 20.
+            anew for each client and round: "uniform(2, 5)", or "stragglers(20, 0.9)": 1 to 20 for
+            90 % of them, else 20.
         local_steps: Steps of every client in a round, instead of epochs; also drawn.
         batch_size: Samples in a local step; a client with fewer takes all of them.
         lr: Local learning rate; also a curve over the rounds, e.g. "cosine(0.1, 0)".
