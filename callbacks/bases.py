@@ -159,11 +159,14 @@ class Stopping:
         if federation.round == 0:
             state = [f for f in fields(self) if not f.init and f.default is not MISSING]
             vars(self).update({f.name: f.default for f in state})
-        federation.should_stop |= self.waited >= self.patience
+        federation.should_stop |= self._ends(federation)
 
     def _count(self, federation: Federation, progress: bool) -> None:
-        self.waited = federation.fabric.broadcast(0 if progress else self.waited + 1)
-        federation.should_stop |= self.waited >= self.patience
+        self.waited = 0 if progress else self.waited + 1
+        federation.should_stop |= federation.fabric.broadcast(self._ends(federation))
+
+    def _ends(self, federation: Federation) -> bool:
+        return self.waited >= self.patience
 
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("waited", *self.saved)}

@@ -14,7 +14,7 @@ from fl_lightning.runs.scalars import higher_is_better
 
 @dataclass(eq=False)
 class EarlyStopping(Stopping):
-    """Ends a run when a scalar of the rounds has stopped improving.
+    """Ends a run when a scalar of the rounds has stopped improving, or has reached a target.
 
     Rounds that do not record it do not count. Raises a UserError after `patience` evaluations if
     no round has recorded it.
@@ -25,14 +25,18 @@ class EarlyStopping(Stopping):
         min_delta: The smallest change that is an improvement.
         mode: The direction in which the scalar improves; auto: as its metric says, else by its
             name: max for scores such as accuracy, auroc, dice or f1, else min.
+        stopping_threshold: Stop at once when the scalar is as good as this, such as 0.97 of a
+            test/accuracy; none for patience alone.
     """
 
     monitor: str = "val/loss"
     min_delta: NonNegativeFloat = 0.0
     mode: Literal["auto", "min", "max"] = "auto"
+    stopping_threshold: float | None = None
+    score: float = field(default=-inf, init=False)
     best: float = field(default=-inf, init=False)
     evaluations: int = field(default=0, init=False)
-    saved = "best", "evaluations", "monitor", "mode"
+    saved = "score", "best", "evaluations", "monitor", "mode"
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue, unless the run monitors another scalar now."""
@@ -48,16 +52,22 @@ class EarlyStopping(Stopping):
                 known = ", ".join(sorted(metrics))
                 raise UserError(f"no round has recorded {self.monitor!r}: monitor one of {known}")
             return
-        score = metrics[self.monitor] * (1 if self._upwards(federation) else -1)
-        better = score > self.best + self.min_delta
-        self.best = score if better else self.best
+        self.score = metrics[self.monitor] * self._sign(federation)
+        better = self.score > self.best + self.min_delta
+        self.best = self.score if better else self.best
         self._count(federation, better)
 
-    def _upwards(self, federation: Federation) -> bool:
-        if self.mode != "auto":
-            return self.mode == "max"
+    def _ends(self, federation: Federation) -> bool:
+        if self.stopping_threshold is None:
+            return super()._ends(federation)
+        reached = self.score >= self.stopping_threshold * self._sign(federation)
+        return reached or super()._ends(federation)
+
+    def _sign(self, federation: Federation) -> int:
+        """1 if larger values are better, else -1."""
         others = [getattr(other, "directions", {}) for other in federation.fabric._callbacks]
-        return ChainMap(*others).get(self.monitor, higher_is_better(self.monitor))
+        upwards = ChainMap(*others).get(self.monitor, higher_is_better(self.monitor))
+        return 1 if {"auto": upwards, "max": True, "min": False}[self.mode] else -1
 
 
 @dataclass(eq=False)

@@ -45,6 +45,9 @@ def last_round(callback: Any, tag: str, values: list[float | None]) -> int:
         ("val/dose", [1, 2, 3, 4], {}, 4),  # as its metric says
         ("test/clients_worst10", [1, 2, 3, 4], {}, 4),
         ("test/clients_std", [1, 2, 3, 4], {}, 3),
+        ("val/accuracy", [0.5, 0.6, 0.7, 0.8], {"stopping_threshold": 0.7}, 3),
+        ("val/loss", [3, 2, 1], {"stopping_threshold": 2, "min_delta": 1.5}, 2),
+        ("val/loss", [4, 4, 4, 2], {"stopping_threshold": 2}, 3),
     ],
 )
 def test_a_run_ends_when_its_scalar_stops_improving(tag, values, options, last):
@@ -100,6 +103,15 @@ def test_an_early_end_is_a_normal_one(ranks, tmp_path):
         assert [bool(row[tag]) for row in rows] == [False, True, True]
     jobs.run(folder, [0] * ranks, "--callback", f"{STOPPING}=4")
     assert len(jobs.results(folder)["metrics"]) == 5
+
+
+def test_a_run_that_reached_its_target_trains_on_to_a_further_one(tmp_path):
+    def rounds(threshold: float, *options: str) -> int:
+        stop = f"early_stopping:monitor=train/loss,min_delta=9,stopping_threshold={threshold}"
+        experiment(tmp_path / "run", "--callback", stop, *options, rounds=7).run()
+        return len(jobs.results(tmp_path / "run")["metrics"])
+
+    assert [rounds(9), rounds(9, "--resume"), rounds(0, "--resume")] == [1, 1, 7]
 
 
 def test_a_resumed_run_may_be_without_early_stopping(tmp_path):
