@@ -43,14 +43,16 @@ def read_files(files: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     return merged, methods
 
 
-def read_chain(file: str) -> Iterator[dict[Any, Any]]:
+def read_chain(file: str, *outer: str) -> Iterator[dict[Any, Any]]:
     """The content of the files that a file's `config` names, then its own, without that key.
 
-    Each has its own name under `file`.
+    Each has its own name under `file`. `outer` are the files that led to it.
     """
     content = _read(file)
+    if any(preset(file).samefile(other) for other in map(preset, outer)):
+        raise UserError(f"{file} leads back to itself by `config`: {' -> '.join((*outer, file))}")
     for further in included(file, content):
-        yield from read_chain(further)
+        yield from read_chain(further, *outer, file)
     yield content | {"file": file}
 
 

@@ -68,21 +68,29 @@ def digits() -> TrainTest:
 
 
 @checked
-def mnist(root: Path | str = "data", download: bool = True, channels: PositiveInt = 1) -> TrainTest:
+def mnist(
+    root: Path | str = "data",
+    download: bool = True,
+    channels: PositiveInt = 1,
+    standardize: bool = True,
+) -> TrainTest:
     """MNIST (LeCun et al. 1998), 60,000 / 10,000 gray images of 28x28 in 10 classes.
 
     Args:
         root: The folder that holds `MNIST/raw`.
         download: Fetch missing files.
         channels: Copies of the gray channel; FedSOL has 3.
+        standardize: Subtract the mean of the pixels, and divide by their standard deviation; else
+            they lie between 0 and 1.
     """
 
     def read(raw: Any) -> Split:
         x, y, classes = _gray(raw)
         return x.expand(-1, channels, -1, -1), y, classes
 
-    mean, std = (0.1307,) * channels, (0.3081,) * channels
-    return _load("MNIST", root, "MNIST/raw", download, read, mean, std)
+    mean, std = (0.1307, 0.3081) if standardize else (0.0, 1.0)
+    each = (mean,) * channels, (std,) * channels
+    return _load("MNIST", root, "MNIST/raw", download, read, *each)
 
 
 def fashion_mnist(root: Path | str = "data", download: bool = True) -> TrainTest:

@@ -31,6 +31,13 @@ def test_an_option_given_twice_is_refused_with_file_and_line(text, words, tmp_pa
     assert all(word in said for word in [*words, str(file)]), said
 
 
+def test_files_that_name_each_other_are_refused(tmp_path, capsys):
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text("config: second\n")
+    second.write_text("config: [first.yaml]\n")
+    assert sentence(capsys, read_files, [str(first)]).count("first.yaml") == 3
+
+
 def test_a_merged_mapping_may_be_overridden():
     one = "base: &base {lr: 1, clip: 2}\none:\n  deep: &deep {<<: *base, lr: 3}\n"
     read = load(one + "two: {<<: *deep, clip: 4}\n")
