@@ -39,6 +39,7 @@ ELSEWHERE = {
     **dict.fromkeys(
         ("clients", "data_dir", "validation", "validation_from"), "it belongs to FederatedData"
     ),
+    **{part: f'give algorithm={{"name": ..., "{part}": ...}}' for part in modifiers.PARTS},
 }
 """Options of the command line, and of a Trainer, that have another place or name here."""
 

@@ -58,7 +58,7 @@ def test_tissuemnist_is_gray_and_repeated(tmp_path: Path):
         sources.tissuemnist(tmp_path, channels=0)
 
 
-def test_mnist_has_three_equal_channels_when_asked(tmp_path: Path, monkeypatch):
+def test_mnist_has_three_equal_channels_or_plain_pixels_when_asked(tmp_path: Path, monkeypatch):
     g = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (5, 28, 28), generator=g, dtype=torch.uint8)
     raw = SimpleNamespace(data=pixels, targets=torch.arange(5), classes=list("0123456789"))
@@ -69,6 +69,8 @@ def test_mnist_has_three_equal_channels_when_asked(tmp_path: Path, monkeypatch):
     index = torch.tensor([4, 2])
     assert torch.equal(train.inputs(index), gray.inputs(index).repeat(1, 3, 1, 1))
     assert train.inputs(index).is_contiguous(memory_format=torch.channels_last)
+    plain, _ = sources.mnist(tmp_path, standardize=False)
+    torch.testing.assert_close(plain.inputs(index), pixels[index, None] / 255)
 
 
 @pytest.mark.parametrize("place", ["", "CINIC-10"])

@@ -97,6 +97,7 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "of the data": (lambda: trainer(validation=0.1), ("FederatedData",)),
     "of fit": (lambda: trainer(resume=True), ("fit(..., resume=True)",)),
     "of a Trainer": (lambda: trainer(max_epochs=3), ("give rounds",)),
+    "of the algorithm": (lambda: trainer(personal="head"), ('"personal": ...}',)),
     "a text": (lambda: trainer(lr="fast"), ("lr", "'fast'", "number")),
     "out of range": (lambda: trainer(rounds=0), ("rounds", "at least 1")),
     "without effect": (lambda: trainer(parallel_clients=3), ("add executor stacked",)),
