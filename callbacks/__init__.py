@@ -30,6 +30,7 @@ from fl_lightning.callbacks.client_measures import Consistency as Consistency
 from fl_lightning.callbacks.client_measures import Diagnostics as Diagnostics
 from fl_lightning.callbacks.client_measures import Gradients as Gradients
 from fl_lightning.callbacks.client_measures import LocalModels as LocalModels
+from fl_lightning.callbacks.client_measures import PersonalScores as PersonalScores
 from fl_lightning.callbacks.client_measures import StateNorms as StateNorms
 from fl_lightning.callbacks.display import ProgressBar as ProgressBar
 from fl_lightning.callbacks.display import TensorBoard as TensorBoard
@@ -42,6 +43,7 @@ from fl_lightning.callbacks.global_measures import EvaluateModels as EvaluateMod
 from fl_lightning.callbacks.global_measures import Sharpness as Sharpness
 from fl_lightning.callbacks.global_measures import TrainingScores as TrainingScores
 from fl_lightning.callbacks.personalization import Personalization as Personalization
+from fl_lightning.callbacks.personalization import PersonalModels as PersonalModels
 from fl_lightning.callbacks.perturbation import LayerStrength as LayerStrength
 from fl_lightning.callbacks.perturbation import PerturbationDrift as PerturbationDrift
 from fl_lightning.callbacks.scoring import Evaluation as Evaluation

@@ -119,6 +119,12 @@ def rows_of_all(
     return table
 
 
+def defined(values: Tensor) -> Tensor:
+    """The values that are numbers, or all if none is."""
+    numbers = values[~values.isnan()]
+    return numbers if len(numbers) else values
+
+
 def over_clients(
     name: str, values: Tensor, weights: Tensor | None = None, larger: bool | None = None
 ) -> Metrics:

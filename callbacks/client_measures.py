@@ -8,11 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from fl_lightning.callbacks.bases import CohortMeasure, check_classes
+from fl_lightning.callbacks.bases import CohortMeasure, Measure, check_classes, defined, over_clients
+from fl_lightning.callbacks.personalization import PersonalModels
 from fl_lightning.callbacks.scoring import ClientScorer, TrainingLoss, score_together, write_csv
-from fl_lightning.core.constraints import NonNegativeInt, PositiveInt
+from fl_lightning.core.constraints import NonNegativeInt, PositiveFloat, PositiveInt
 from fl_lightning.core.term import States
-from fl_lightning.data import DeviceDataset
+from fl_lightning.data import DeviceDataset, Partition, own_test_split
 from fl_lightning.errors import UserError
 from fl_lightning.executors import ClientResult
 from fl_lightning.federation.federation import Federation, Metrics
@@ -181,3 +182,45 @@ class Consistency(CohortMeasure):
         """Continue, if the run has followed the same client."""
         if state["client"] == self.client:
             self.last, self.pairs = state["last"], state["pairs"]
+
+
+@dataclass(eq=False)
+class PersonalScores(Measure):
+    """Scores clients' own models in some rounds, as `--finetune-epochs` does after the last one.
+
+    Adds `own/accuracy`, `own/accuracy_std` and `own/accuracy_worst10`: mean and standard deviation
+    over all clients, and the mean over the worst tenth of them. Without classes it is the run's
+    first score, as in `own/rmse`. `fl_lightning.callbacks.PersonalModels` says on which samples.
+
+    Args:
+        epochs: Epochs of fine-tuning before a model is scored; 0 takes the models as they are.
+        lr: The learning rate of fine-tuning; None is that of the next round.
+        train: The training set.
+        test: The test set.
+        partition: Which client has which training samples.
+        task: The run's task, which has its scores.
+        own_tests: Each client's own samples in the test set, if they were taken of the clients.
+    """
+
+    epochs: NonNegativeInt = 0
+    lr: PositiveFloat | None = None
+    train: DeviceDataset = field(kw_only=True)
+    test: DeviceDataset = field(kw_only=True)
+    partition: Partition = field(kw_only=True)
+    task: Any = field(kw_only=True)
+    own_tests: Partition | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        own = self.own_tests or own_test_split(self.train, self.test, self.partition)
+        tag = self.task.evaluation(self.test, "test", self.every).monitor
+        self.models = PersonalModels(self.test, self.lr, own=own, task=self.task, tag=tag)
+        self.larger = self.task.larger_is_better(tag)
+
+    def on_fit_start(self, federation: Federation) -> None:
+        """Raise a UserError if the models cannot be scored."""
+        self.models.check(federation)
+
+    def measure(self, federation: Federation) -> Metrics:
+        scores = defined(self.models.scores(federation, [self.epochs])[:, 0])
+        return over_clients(f"own/{self.models.name}", scores, larger=self.larger)

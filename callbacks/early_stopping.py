@@ -6,7 +6,7 @@ from math import inf
 from typing import Any, Literal
 
 from fl_lightning.callbacks.bases import Stopping
-from fl_lightning.core.constraints import NonNegativeFloat, PositiveFloat
+from fl_lightning.core.constraints import FiniteFloat, NonNegativeFloat, PositiveFloat
 from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.runs.scalars import higher_is_better
@@ -32,7 +32,7 @@ class EarlyStopping(Stopping):
     monitor: str = "val/loss"
     min_delta: NonNegativeFloat = 0.0
     mode: Literal["auto", "min", "max"] = "auto"
-    stopping_threshold: float | None = None
+    stopping_threshold: FiniteFloat | None = None
     score: float = field(default=-inf, init=False)
     best: float = field(default=-inf, init=False)
     evaluations: int = field(default=0, init=False)

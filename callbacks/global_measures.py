@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fl_lightning.callbacks.bases import Measure, check_classes, over_clients, rows_of_all
+from fl_lightning.callbacks.bases import Measure, check_classes, defined, over_clients, rows_of_all
 from fl_lightning.callbacks.scoring import (
     Scorer,
     TrainingLoss,
@@ -196,9 +196,7 @@ class ClientScores(Measure):
             self._write(federation.round, [*plain], table)
         metrics = Metrics()
         for (name, larger), values in zip(plain.items(), table.T, strict=True):
-            defined = values[~values.isnan()]
-            counted = defined if len(defined) else values
-            metrics |= over_clients(f"clients/{name}", counted, larger=larger)
+            metrics |= over_clients(f"clients/{name}", defined(values), larger=larger)
             for logger in fabric.loggers:
                 if hasattr(logger, "log_histogram"):
                     logger.log_histogram(f"clients/{name}", values, federation.round)

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.callbacks.bases import defined
 from fl_lightning.callbacks.scoring import Scorer, write_csv
 from fl_lightning.core.losses import scores_of
 from fl_lightning.core.network import call, class_name
@@ -26,21 +27,16 @@ from fl_lightning.federation.server import load_model
 
 
 @dataclass(eq=False)
-class Personalization:
-    """Fine-tunes the global model on every client after the last round, and scores these models.
+class PersonalModels:
+    """Scores of clients' own models, from the global model or from that of the algorithm.
 
     A client's test set holds its own test samples, if it is known whose they are; else samples in
     the proportions of its own classes, as far as there are enough, as in FedSOL (see
-    `matched_test_split`). A client without test samples has no score. Logs
-    `personal/accuracy_<e>` and `personal/std_<e>`, mean and standard deviation over clients, for
-    each number of epochs `e`, and for 0: the global model, or the one that the algorithm keeps for
-    the client. Without classes it is the run's first score instead, as in `personal/rmse_<e>`. A
-    resumed run repeats what was interrupted.
+    `matched_test_split`). A client without test samples has no score. The score is the accuracy of
+    classes, else the run's first score.
 
     Args:
         test: The test set, on the device.
-        epochs: Numbers of epochs of fine-tuning after which models are scored.
-        path: The table with a row a client, `personal.csv`.
         lr: The learning rate of fine-tuning; None is that of the next round.
         samples: Most test samples of a client that are not its own.
         batch_size: Samples a forward pass.
@@ -53,8 +49,6 @@ class Personalization:
     """
 
     test: DeviceDataset
-    epochs: Sequence[int]
-    path: Path
     lr: float | None = None
     samples: int = 1000
     batch_size: int = 100
@@ -65,18 +59,17 @@ class Personalization:
     def __post_init__(self) -> None:
         if not (self.test.classes or (self.task and self.own)):
             raise UserError(
-                "fine-tuning needs classes, or test samples of each client's own, as "
+                "clients' own models need classes, or test samples of each client's own, as "
                 "FederatedData(test=0.2) takes them"
             )
         self.name = "accuracy" if self.test.classes else self.tag.rpartition("/")[2]
-        self.epochs = sorted({0, *self.epochs})
 
-    def on_fit_start(self, federation: Federation) -> None:
+    def check(self, federation: Federation) -> None:
         """Raise a UserError if classes are to be predicted, but there are none or no scores."""
         if federation.algorithm.predict is not from_logits and not self.test.classes:
             raise UserError(
                 "clients' own models predict classes in this method, but the targets are none: "
-                "choose another method, or leave out --finetune-epochs"
+                "choose another method, or leave out --finetune-epochs and personal_scores"
             )
         if not self.test.classes:
             return
@@ -86,62 +79,57 @@ class Personalization:
         if not isinstance(out, Tensor):
             raise UserError(
                 f"the forward of {class_name(module)} gives its step no scores of classes for "
-                "fine-tuned clients: call self(x) in it, or leave out --finetune-epochs"
+                "clients' own models: call self(x) in it, or leave out --finetune-epochs and "
+                "personal_scores"
             )
 
-    def on_fit_end(self, federation: Federation) -> None:
-        if metrics := self.score(federation):
-            federation.fabric.log_dict(metrics, step=federation.round)
+    def scores(
+        self, federation: Federation, epochs: Sequence[int], interruptible: bool = False
+    ) -> Tensor:
+        """A row for each client, a column for each number of epochs of fine-tuning; on all ranks.
 
-    def score(self, federation: Federation) -> Metrics:
-        """Score on all ranks. Returns nothing if one of them is preempted before the end.
+        Args:
+            interruptible: Give it up if a rank is preempted, and end the run; then
+                `federation.preempted` is set, and scores are missing.
 
         Raises:
-            DivergenceError: If a personal model is not finite; with "skip-client" its score is nan.
+            DivergenceError: If a model is not finite; with "skip-client" its score is nan.
         """
-        if federation.preempted:
-            return {}
-        fabric, clients = federation.fabric, federation.clients
-        epochs = ", ".join(map(str, self.epochs))
-        fabric.print(
-            f"{clients.num_clients:,} clients, scored after {epochs} epochs of fine-tuning"
-        )
         tuning = FineTuning(federation, self.lr)
-        tests = self.own or matched_test_split(
-            self.test.labels, clients.class_counts, self.samples, federation.seed
-        )
-        scores = self._scores(tuning, tests)
+        scores = self._of_rank(tuning, epochs, interruptible)
         federation.all_reduce_sum(scores)
         scores, votes = scores[:-1], scores[-1]
         if votes.any():
             federation.should_stop = federation.preempted = True
-            return {}
+            return scores
         lost = scores.isinf().any(1).cpu()
         if lost.any() and federation.on_divergence == "stop":
             shown = ", ".join(map(str, lost.nonzero().flatten().tolist()[:5]))
             raise DivergenceError(
-                f"the fine-tuning of clients {shown} is not finite (learning rate "
-                f"{tuning.lr:.3g}): lower --finetune-lr; the rounds are done and saved"
+                f"the fine-tuning of clients {shown} is not finite: lower its learning rate, "
+                f"{tuning.lr:.3g}"
             )
-        scores = torch.where(scores.isinf(), nan, scores)
-        if fabric.is_global_zero:
-            header = "client", "test_samples", *(f"{self.name}_{e}" for e in self.epochs)
-            rows = zip(range(len(scores)), tests.sizes.tolist(), *scores.T.tolist(), strict=True)
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_csv(self.path, [header, *rows])
-        return self._metrics(scores)
+        return torch.where(scores.isinf(), nan, scores)
 
-    def _scores(self, tuning: FineTuning, tests: Partition) -> Tensor:
+    def tests(self, federation: Federation) -> Partition:
+        """The test samples of each client."""
+        self.own = self.own or matched_test_split(
+            self.test.labels, federation.clients.class_counts, self.samples, federation.seed
+        )
+        return self.own
+
+    def _of_rank(self, tuning: FineTuning, epochs: Sequence[int], interruptible: bool) -> Tensor:
         """A row for each client, 0 for those of other ranks; then a row of 1 if this rank stops."""
         federation, fabric = tuning.federation, tuning.federation.fabric
+        tests = self.tests(federation)
         # clients that train together must not depend on the number of ranks
         block = tuning.executor.width if federation.local_training.deterministic else 1
         every = range(federation.clients.num_clients)
         mine = [i for i in every if i // block % fabric.world_size == fabric.global_rank]
-        size = len(every) + 1, len(self.epochs)
+        size = len(every) + 1, len(epochs)
         scores = torch.zeros(size, dtype=torch.float64, device=federation.w.device)
-        for column, epochs in enumerate(self.epochs):
-            for client, (w, buffers) in zip(mine, tuning.models(mine, epochs), strict=True):
+        for column, e in enumerate(epochs):
+            for client, (w, buffers) in zip(mine, tuning.models(mine, e), strict=True):
                 if not len(index := tests[client]):
                     scores[client, column] = nan
                 elif not all_finite(w):
@@ -153,19 +141,10 @@ class Personalization:
                     with holding(federation.module, tuning.layout, w, buffers):
                         found = self.task.scores(self.test, "test", index, fabric.autocast)
                     scores[client, column] = found[self.tag]
-                if federation.preempt_requested:
+                if interruptible and federation.preempt_requested:
                     scores[-1] = 1
                     return scores
         return scores
-
-    def _metrics(self, scores: Tensor) -> Metrics:
-        metrics = Metrics()
-        for e, of_clients in zip(self.epochs, scores.T, strict=True):
-            defined = of_clients[~of_clients.isnan()]
-            counted = defined if len(defined) else of_clients
-            metrics[f"personal/{self.name}_{e}"] = float(counted.mean())
-            metrics[f"personal/std_{e}"] = float(counted.std(correction=0))
-        return metrics
 
     def _accuracy(self, model: PersonalModel, federation: Federation, index: Tensor) -> float:
         index, right = index[some_samples(len(index), None)].to(self.test.device), 0
@@ -180,6 +159,69 @@ class Personalization:
                     )
                 right += int(is_right(scores, y).sum())
         return right / len(index)
+
+
+@dataclass(eq=False)
+class Personalization:
+    """Fine-tunes the global model on every client after the last round, and scores these models.
+
+    Logs `personal/accuracy_<e>` and `personal/std_<e>`, mean and standard deviation over clients,
+    for each number of epochs `e`, and for 0: the global model, or the one that the algorithm keeps
+    for the client. Without classes it is the run's first score instead, as in `personal/rmse_<e>`.
+    A resumed run repeats what was interrupted.
+
+    Args:
+        models: Scores the models.
+        epochs: Numbers of epochs of fine-tuning after which models are scored.
+        path: The table with a row a client, `personal.csv`.
+    """
+
+    models: PersonalModels
+    epochs: Sequence[int]
+    path: Path
+
+    def __post_init__(self) -> None:
+        self.epochs = sorted({0, *self.epochs})
+
+    def on_fit_start(self, federation: Federation) -> None:
+        """Raise a UserError if the models cannot be scored."""
+        self.models.check(federation)
+
+    def on_fit_end(self, federation: Federation) -> None:
+        if federation.preempted:
+            return
+        epochs = ", ".join(map(str, self.epochs))
+        federation.fabric.print(
+            f"{federation.clients.num_clients:,} clients, scored after {epochs} epochs of "
+            "fine-tuning"
+        )
+        try:
+            metrics = self.score(federation)
+        except DivergenceError as error:
+            raise DivergenceError(f"{error} (--finetune-lr); the rounds are done and saved") from None
+        if metrics:
+            federation.fabric.log_dict(metrics, step=federation.round)
+
+    def score(self, federation: Federation) -> Metrics:
+        """Score and write the table; returns nothing if a rank is preempted before the end."""
+        scores = self.models.scores(federation, self.epochs, interruptible=True)
+        if federation.preempted:
+            return {}
+        if federation.fabric.is_global_zero:
+            header = "client", "test_samples", *(f"{self.models.name}_{e}" for e in self.epochs)
+            sizes = self.models.tests(federation).sizes.tolist()
+            rows = zip(range(len(scores)), sizes, *scores.T.tolist(), strict=True)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_csv(self.path, [header, *rows])
+        return self._metrics(scores)
+
+    def _metrics(self, scores: Tensor) -> Metrics:
+        metrics = Metrics()
+        for e, of_clients in zip(self.epochs, scores.T, strict=True):
+            counted = defined(of_clients)
+            metrics[f"personal/{self.models.name}_{e}"] = float(counted.mean())
+            metrics[f"personal/std_{e}"] = float(counted.std(correction=0))
+        return metrics
 
 
 @contextmanager

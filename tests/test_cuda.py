@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
 from fl_lightning import Algorithm, CropFlip, Federation, SequentialExecutor
-from fl_lightning.callbacks import Evaluation, Personalization
+from fl_lightning.callbacks import Evaluation, Personalization, PersonalModels
 from fl_lightning.callbacks.scoring import forward_batch
 from fl_lightning.executors import GraphExecutor
 
@@ -136,7 +136,7 @@ def test_scores_are_those_of_the_cpu(tmp_path: Path) -> None:
         round_after_round(run, 2)
         test = run.clients.dataset
         Evaluation(test).on_round_end(run, scores)
-        scores |= Personalization(test, [1], tmp_path / f"{device}.csv").score(run)
+        scores |= Personalization(PersonalModels(test), [1], tmp_path / f"{device}.csv").score(run)
     assert metrics[0] == pytest.approx(metrics[1], abs=1e-6)
     assert len(metrics[0]) == 6
 

@@ -44,8 +44,6 @@ class FineTuning:
         self.executor = federation.new_executor(self.module, self.layout)
         self.tuning = Algorithm(LocalOnly(), local=federation.algorithm.local)
         self.lr = federation.local_training.rates.of_round(federation.round) if lr is None else lr
-        if not self.lr > 0:
-            raise UserError("the learning rate of one more round is 0: give one for fine-tuning")
 
     def models(self, clients: Sequence[int], epochs: float) -> Iterator[tuple[Tensor, Buffers]]:
         """Weights and buffers of each client's model after some epochs on its samples.
@@ -55,6 +53,8 @@ class FineTuning:
         if not epochs:
             yield from map(self._initial, clients)
             return
+        if not self.lr > 0:
+            raise UserError("the learning rate of one more round is 0: give one for fine-tuning")
         data = self.federation.clients.lasting(epochs)
         width = min(self.executor.width, self.federation.local_training.group_size)
         for first in range(0, len(clients), width):

@@ -10,7 +10,7 @@ from typing import Any
 from lightning.fabric import Fabric
 
 from fl_lightning.algorithms.modifiers import method_name
-from fl_lightning.callbacks import Checkpoint, Personalization, ProgressBar, TensorBoard
+from fl_lightning.callbacks import Checkpoint, PersonalModels, Personalization, ProgressBar, TensorBoard
 from fl_lightning.callbacks.privacy import PrivacyAccountant, is_private
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.data import CropFlip, own_test_split
@@ -196,15 +196,14 @@ class Session:
     def _personalization(self, task: Task, data: RunData, monitor: str) -> Personalization:
         """The fine-tuning of the global model on each client, after the last round."""
         o, own = self.options, data.own_tests
-        return Personalization(
+        models = PersonalModels(
             data.test,
-            o.finetune_epochs or (),
-            self.run.path / "personal.csv",
             o.finetune_lr,
             own=own or own_test_split(data.train, data.test, data.partition),
             task=task,
             tag=monitor,
         )
+        return Personalization(models, o.finetune_epochs or (), self.run.path / "personal.csv")
 
     def _simulation(
         self, fabric: Fabric, made: Parts, data: RunData, callbacks: Sequence[Any]

@@ -87,7 +87,7 @@ def effects(name: str, o: Options, federation: Federation) -> Iterator[str]:
     makes_models = any(type(term).personal is not Term.personal for term in terms)
     personal = algorithm.predict is not from_logits or algorithm.trains == "body"
     if not o.finetune_epochs and (personal or makes_models):
-        yield f"{name} trains clients' own models: score them with --finetune-epochs 1,5"
+        yield f"{name} trains clients' own models: --finetune-epochs 1,5 scores them at the end"
     fixed = o.sampling != "bernoulli" and hasattr(federation.sampler, "largest")
     if fixed and _differs(cohort / total, o.participation):
         yield f"--participation {o.participation:g} of {total:,} clients is {cohort:,} a round"

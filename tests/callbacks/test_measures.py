@@ -34,6 +34,7 @@ from fl_lightning.callbacks import (
     Gradients,
     LocalModels,
     Measure,
+    PersonalScores,
     Sharpness,
     StateNorms,
     TrainingScores,
@@ -52,9 +53,9 @@ def samples(count: int = 11) -> DeviceDataset:
 
 
 def every_measure(folder: Path) -> list[Measure]:
-    """Those that need no term and no owners of test samples, in every round."""
+    """Those that need no term and no task, in every round."""
     given = {"every": 1, "client": 2, "test": samples(), "folder": folder}
-    others = EvaluateModels, ClientScores
+    others = EvaluateModels, ClientScores, PersonalScores
     kinds = [c for c in CALLBACKS.values() if issubclass(c, Measure) and c not in others]
     return [
         kind(**{name: given[name] for name in signature(kind).parameters if name in given})

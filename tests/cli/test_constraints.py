@@ -15,7 +15,7 @@ from fl_lightning.callbacks import CALLBACKS
 from fl_lightning.data import CropFlip, schemes
 from fl_lightning.runs.options import Options
 
-ANY_SIGN = {"threshold", "gate_offset", "b"}
+ANY_SIGN = {"threshold", "gate_offset", "b", "stopping_threshold"}
 FILLED_IN = {"y", "clients", "seed", "domains"}
 """Parameters of a partition scheme that the recipe fills in."""
 
@@ -60,7 +60,7 @@ def of_choices() -> Iterator[str]:
 def of_callbacks() -> Iterator[str]:
     for callback, function in CALLBACKS.items():
         for name, _ in numbers(get_type_hints(function.__init__)):
-            yield f"--callback={callback}:{name}=-1"
+            yield f"--callback={callback}:{name}={'nan' if name in ANY_SIGN else '-1'}"
 
 
 MORE = [

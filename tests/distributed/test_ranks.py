@@ -13,7 +13,7 @@ from lightning.fabric import Fabric
 from problems import SIZES, classification, convolutional, everything, federation, hard
 
 from fl_lightning import Algorithm, ClientData, SequentialExecutor, StackedExecutor, algorithms
-from fl_lightning.callbacks import Evaluation, Personalization
+from fl_lightning.callbacks import Evaluation, Personalization, PersonalModels
 from fl_lightning.callbacks.scoring import FORWARD_LIMITS
 from fl_lightning.core.draws import uniform
 from fl_lightning.data import CropFlip
@@ -133,7 +133,7 @@ def personal_models(fabric: Fabric, executor: Any, folder: Path) -> str:
         deterministic=True,
     )
     test, path = clients(torch.float32, [40]).dataset, folder / "personal.csv"
-    metrics = run.train_round() | Personalization(test, [2], path).score(run)
+    metrics = run.train_round() | Personalization(PersonalModels(test), [2], path).score(run)
     return str({name: x for name, x in metrics.items() if not name.startswith("time/")})
 
 

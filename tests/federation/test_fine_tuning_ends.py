@@ -11,7 +11,7 @@ import pytest
 from refusals import scaffold
 
 from fl_lightning import Federation, SequentialExecutor
-from fl_lightning.callbacks import Personalization
+from fl_lightning.callbacks import PersonalModels
 from fl_lightning.distributed.signals import EXIT_PREEMPTED
 
 FINE_TUNE = "--rounds", "3", "--checkpoint-every", "100", "--finetune-epochs", "1"
@@ -38,7 +38,7 @@ def stops(score, *args):
     return score(*args)
 
 
-SCORE, VISIT = (Personalization, "_accuracy"), (SequentialExecutor, "_visit")
+SCORE, VISIT = (PersonalModels, "_accuracy"), (SequentialExecutor, "_visit")
 SAVED, OTHER = "stopped by SIGTERM after round 3 of 3, which is saved: ", "stopped as another rank"
 FAILURES = {
     "killed": (1, SCORE, jobs.die, [-9], "round 3/3"),
