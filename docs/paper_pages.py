@@ -89,17 +89,21 @@ def section(of: TableFile) -> Iterator[str]:
     """A table: its command, its size, what it leaves open, its published numbers."""
     folder, _, stem = of.name.partition("/")
     word, number = natural(stem)
+    part = stem.removeprefix(f"{word}{number}").replace("_", " ")
     heading, left_open = comment(PRESETS / folder / f"{stem}.yaml")
-    yield from (f"## {word.title()} {number}", "", heading, "")
+    yield from (f"## {word.title()} {number}{part}", "", heading, "")
     yield from ("```sh", f"fl-lightning table {of.name}", "```", "")
     tried = sum(len(of.tried(row, column)) for row in of.rows for column in of.column_labels)
     runs = tried * len(of.seeds)
-    rounds = [str(content["rounds"]) for content in read_chain(of.name) if "rounds" in content]
+    files = [*read_chain(of.name)]
+    rounds = [str(content["rounds"]) for content in files if "rounds" in content]
+    stops = any("stopping_threshold" in str(content.get("callback")) for content in files)
     size = f"{len(of.rows)} rows, {len(of.column_labels)} columns: {runs:,} runs"
     size += f"; {rounds[-1]} rounds as it stands." if rounds else "."
     gradients, of_core = (float(f"{n:.2g}") for n in hours().loc[of.name, ["gradients", "hours"]])
     million = f"{gradients / 1e6:,g} million gradients"
-    yield from (f"{size} {million}, about {of_core:,g} hours of one CPU core.", "")
+    of_core = f"{'at most' if stops else 'about'} {of_core:,g} hours of one CPU core"
+    yield from (f"{size} {million}, {of_core}.", "")
     if left_open:
         yield from ('??? note "What is left open, and what was chosen"', "")
         yield from (f"    {line}" for line in left_open.splitlines())

@@ -1,4 +1,4 @@
-"""Tables of FedTOGA, FedLESAM, FedSOL, FedSSG and FedMuon: --config names a preset.
+"""Tables of FedAvg, FedTOGA, FedLESAM, FedSOL, FedSSG and others: --config names a preset.
 
     python recipes/papers.py --config fedtoga/table1
     python recipes/papers.py --config fedtoga/table1 --algorithm fedlesam_s
