@@ -8,17 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from itertools import product
-from typing import Annotated, Any, ParamSpec
-
-from typing_extensions import Doc
+from typing import Any, ParamSpec
 
 from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.algorithms.personal import fedbn, fedper, lg_fedavg
 from fl_lightning.algorithms.server import fedacg, fedadagrad, fedadam, fedavgm, fedyogi
 from fl_lightning.core.algorithm import Algorithm, OptimizerFactory
-from fl_lightning.core.constraints import NonNegativeFloat, PositiveFraction, PositiveInt, checked
-from fl_lightning.core.term import Term
+from fl_lightning.core.constraints import checked
+from fl_lightning.core.term import Term, combining
+from fl_lightning.core.weighting import uniform, with_base
 from fl_lightning.errors import UserError
 
 P = ParamSpec("P")
@@ -42,12 +41,14 @@ class Modifier:
         outer: Terms outside of all others.
         server: Replaces the server's optimizer.
         around: Makes another term of the algorithm's perturbation.
+        attack: Makes another term of what combines the updates; clients then count equally.
     """
 
     inner: Term | None = None
     outer: tuple[Term, ...] = ()
     server: OptimizerFactory | None = None
     around: Callable[[Term], Term] | None = None
+    attack: Callable[[Term], Term] | None = None
 
     def to(self, algorithm: Algorithm) -> Algorithm:
         """The algorithm with this addition.
@@ -67,12 +68,14 @@ class Modifier:
         made = [*inner, *algorithm.terms, *self.outer]
         if self.around is not None:
             if not any("perturb" in term.roles for term in made):
-                raise UserError(
-                    "a neighborhood ascent needs a perturbation, but this algorithm does not "
-                    "perturb: add one, as --perturb sam"
-                )
+                raise UserError("a neighborhood ascent needs a perturbation: add --perturb sam")
             made = [self.around(term) if "perturb" in term.roles else term for term in made]
-        return algorithm.replace(terms=made, server=self.server or algorithm.server)
+        weight, server = algorithm.weight, self.server or algorithm.server
+        if self.attack is not None:
+            rule, weight = combining(made), with_base(weight, uniform)
+            made = [self.attack(term) if term is rule else term for term in made]
+            made += [] if rule else [self.attack(Term())]
+        return algorithm.replace(terms=made, server=server, weight=weight)
 
 
 def unchanged() -> Modifier:
@@ -96,36 +99,21 @@ def sam_on(rho: opt.Rho = 0.1) -> Modifier:
 
 
 @checked
-def m_sam(
-    rho: opt.Rho = 0.1,
-    parts: Annotated[
-        PositiveInt, Doc("Parts of a batch, each perturbed along its own gradient.")
-    ] = 2,
-) -> Modifier:
+def m_sam(rho: opt.Rho = 0.1, parts: opt.Parts = 2) -> Modifier:
     """m-SAM: SAM on each part of the batch, then the mean (Foret et al., ICLR 2021)."""
     return Modifier(terms.MSAM(rho, parts=parts))
 
 
 @checked
 def vasso(
-    rho: opt.Rho = 0.1,
-    theta: Annotated[
-        PositiveFraction, Doc("Weight of the newest gradient (0.9 in the authors' code); 1 is SAM.")
-    ] = 0.9,
-    carry: Annotated[bool, Doc("Keep the average from one visit of a client to the next.")] = False,
+    rho: opt.Rho = 0.1, theta: opt.Theta = 0.9, carry: opt.KeptAverage = False
 ) -> Modifier:
     """VaSSO: along a moving average of gradients (Li and Giannakis, NeurIPS 2023)."""
     return Modifier(terms.VaSSO(rho, theta=theta, carry=carry))
 
 
 @checked
-def gsam(
-    rho: opt.Rho = 0.1,
-    alpha: Annotated[
-        NonNegativeFloat,
-        Doc("Weight of the surrogate gap (the authors' example 0.2); 0 is SAM."),
-    ] = 0.2,
-) -> Modifier:
+def gsam(rho: opt.Rho = 0.1, alpha: opt.Gap = 0.2) -> Modifier:
     """GSAM: SAM that also lowers the gap between the two losses (Zhuang et al., ICLR 2022)."""
     return Modifier(terms.GSAM(rho, alpha=alpha))
 
@@ -204,25 +192,22 @@ def relaxed(beta: opt.StartBeta = 0.1, first_participation: opt.First = "init") 
 
 def _of(make: Callable[P, Algorithm]) -> Callable[P, Modifier]:
     """The terms of a method, outside of all others, and its server's optimizer."""
-    mean = Algorithm().server
 
     @wraps(make)
     def modifier(*args: P.args, **kwargs: P.kwargs) -> Modifier:
         method = make(*args, **kwargs)
-        return Modifier(outer=method.terms, server=None if method.server is mean else method.server)
+        own = None if method.server is Algorithm().server else method.server
+        return Modifier(outer=method.terms, server=own)
 
     return modifier
 
 
-def word(
-    word: Annotated[str, Doc("Word in the names of the parameters, e.g. lora_B.")],
-) -> Modifier:
+def word(word: opt.Word) -> Modifier:
     """The parameters whose names contain a word stay with each client."""
     return Modifier(outer=(terms.Personal(word),))
 
 
-# --send: how the move is compressed, or falsified. The pair has a name of its own, so that each
-# option stands once on a command line and in a file.
+# --send: how the move is compressed or falsified; a pair is a name, since an option stands once
 
 
 @checked
@@ -252,6 +237,24 @@ def topk_quantize(share: opt.Share = 0.01, bits: opt.Bits = 8, norm: opt.Norm = 
 def sign_flip(share: opt.Attackers = 0.2, scale: opt.Flipped = 1.0) -> Modifier:
     """An attack: some clients send the opposite of their update."""
     return Modifier(outer=(terms.SignFlip(share, scale),))
+
+
+@checked
+def alie(share: opt.Colluders = 0.2, z: opt.Deviations = 1.5) -> Modifier:
+    """An attack: some clients send the others' mean, a little off (Baruch et al., NeurIPS 2019)."""
+    return Modifier(attack=lambda rule: terms.LittleIsEnough(rule, share, z))
+
+
+@checked
+def ipm(share: opt.Colluders = 0.2, epsilon: opt.Opposite = 0.5) -> Modifier:
+    """An attack: some clients send the opposite of the others' mean (Xie et al., UAI 2019)."""
+    return Modifier(attack=lambda rule: terms.InnerProduct(rule, share, epsilon))
+
+
+@checked
+def min_max(share: opt.Colluders = 0.2) -> Modifier:
+    """An attack as far off as honest clients are (Shejwalkar and Houmansadr, NDSS 2021)."""
+    return Modifier(attack=lambda rule: terms.MinMax(rule, share))
 
 
 def _named(*makers: Callable[..., Modifier]) -> dict[str, Callable[..., Modifier]]:
@@ -284,7 +287,7 @@ PARTS: Mapping[str, Mapping[str, Callable[..., Modifier]]] = {
         "none": unchanged,
         **_named(topk, quantize, sign),
         "topk+quantize": topk_quantize,
-        "sign_flip": sign_flip,
+        **_named(sign_flip, alie, ipm, min_max),
     },
 }
 """The choices of each option, in the order of addition; the first one of an option adds nothing."""

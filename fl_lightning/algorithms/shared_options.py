@@ -14,16 +14,25 @@ from fl_lightning.core.constraints import (
     OpenFraction,
     PositiveFloat,
     PositiveFraction,
+    PositiveInt,
     UnitInterval,
 )
 from fl_lightning.core.term import Term
 from fl_lightning.errors import UserError
-from fl_lightning.terms import privacy, released, sending, sol
+from fl_lightning.terms import attacks, privacy, released, sending, sol
 
 # Perturbations
 
 Rho = Annotated[NonNegativeFloat, Doc("Radius of the perturbation.")]
 Eta = Annotated[NonNegativeFloat, Doc("Number added to the scale |w|.")]
+Parts = Annotated[PositiveInt, Doc("Parts of a batch, each perturbed along its own gradient.")]
+Theta = Annotated[
+    PositiveFraction, Doc("Weight of the newest gradient (0.9 in the authors' code); 1 is SAM.")
+]
+KeptAverage = Annotated[bool, Doc("Keep the average from one visit of a client to the next.")]
+Gap = Annotated[
+    NonNegativeFloat, Doc("Weight of the surrogate gap (the authors' example 0.2); 0 is SAM.")
+]
 Scaled = Annotated[
     Literal["all", "weights"],
     Doc("Parameters that scale the ball: all, or those whose name contains `weight`."),
@@ -140,6 +149,16 @@ Attackers = Annotated[
     BelowOneFloat, Doc("Part of all clients that attacks: those with the smallest numbers.")
 ]
 Flipped = Annotated[NonNegativeFloat, Doc("Factor on the opposite of an attacker's update.")]
+Colluders = Annotated[
+    attacks.BelowHalf,
+    Doc("Part of a round's clients that attacks: those with the smallest numbers, rounded down."),
+]
+Deviations = Annotated[PositiveFloat, Doc("Standard deviations off the mean of the others.")]
+Opposite = Annotated[PositiveFloat, Doc("Factor on the opposite of the others' mean.")]
+
+# What clients keep
+
+Word = Annotated[str, Doc("Word in the names of the parameters, e.g. lora_B.")]
 
 
 def sgd(lr: float) -> OptimizerFactory:

@@ -6,6 +6,10 @@
 from fl_lightning.terms.adaptive import AdamW as AdamW
 from fl_lightning.terms.adaptive import Alignment as Alignment
 from fl_lightning.terms.adaptive import Sophia as Sophia
+from fl_lightning.terms.attacks import InnerProduct as InnerProduct
+from fl_lightning.terms.attacks import LittleIsEnough as LittleIsEnough
+from fl_lightning.terms.attacks import MinMax as MinMax
+from fl_lightning.terms.attacks import SignFlip as SignFlip
 from fl_lightning.terms.client_models import ClientModels as ClientModels
 from fl_lightning.terms.distill import Contrastive as Contrastive
 from fl_lightning.terms.distill import Distill as Distill
@@ -52,7 +56,6 @@ from fl_lightning.terms.privacy import GaussianMechanism as GaussianMechanism
 from fl_lightning.terms.robust import CenteredClipping as CenteredClipping
 from fl_lightning.terms.robust import GeometricMedian as GeometricMedian
 from fl_lightning.terms.robust import Krum as Krum
-from fl_lightning.terms.robust import SignFlip as SignFlip
 from fl_lightning.terms.robust import TrimmedMean as TrimmedMean
 from fl_lightning.terms.sending import Quantize as Quantize
 from fl_lightning.terms.sending import Sign as Sign

@@ -1,4 +1,4 @@
-"""Robust aggregation: rules that a few clients cannot decide, and an attack to try them on."""
+"""Robust aggregation: rules that a few clients cannot decide."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,7 +9,6 @@ from torch import Tensor
 
 from fl_lightning.core.constraints import (
     BelowOneFloat,
-    NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
     Range,
@@ -33,7 +32,7 @@ class TrimmedMean(Term):
     share: UpToHalf = 0.2
 
     def combine(self, updates: Tensor, v: View) -> Tensor:
-        left_out = min(_part(self.share, len(updates)), (len(updates) - 1) // 2)
+        left_out = min(part_of(self.share, len(updates)), (len(updates) - 1) // 2)
         return updates.sort(0).values[left_out : len(updates) - left_out].mean(0)
 
 
@@ -56,7 +55,7 @@ class Krum(Term):
     kept: PositiveInt = 1
 
     def combine(self, updates: Tensor, v: View) -> Tensor:
-        near = max(1, len(updates) - _part(self.share, len(updates)) - 2)
+        near = max(1, len(updates) - part_of(self.share, len(updates)) - 2)
         exact = "donot_use_mm_for_euclid_dist"  # x.x - 2 x.y + y.y would round small distances
         distances = torch.cdist(updates, updates, compute_mode=exact).square()
         scores = distances.sort(1).values[:, 1 : 1 + near].sum(1)  # the first is its own, 0
@@ -64,7 +63,7 @@ class Krum(Term):
 
     def summary_lines(self, first: View, last: View) -> Iterable[str]:
         cohort = round(first.participation * first.clients)
-        if cohort <= 2 * _part(self.share, cohort) + 2:
+        if cohort <= 2 * part_of(self.share, cohort) + 2:
             yield f"{cohort} clients a round are too few for Krum's bound with share {self.share}"
 
 
@@ -120,23 +119,6 @@ class CenteredClipping(Term):
         return v.c
 
 
-@dataclass(frozen=True)
-class SignFlip(Term):
-    """An attack: the first clients send the opposite of their update.
-
-    Attributes:
-        share: The part of the N clients that attacks: the first share N, rounded.
-        scale: The factor on the opposite.
-    """
-
-    share: BelowOneFloat = 0.2
-    scale: NonNegativeFloat = 1.0
-
-    def send(self, delta: Tensor, v: View) -> Tensor:
-        attacks = v.client + 0.5 < self.share * v.clients
-        return torch.where(attacks, -self.scale * delta, delta)
-
-
-def _part(share: float, cohort: int) -> int:
+def part_of(share: float, cohort: int) -> int:
     """The whole number in a share of a cohort; 29 in 0.29 of 100, whose product is below."""
     return int(share * cohort + 1e-9)

@@ -257,6 +257,8 @@ class FederatedTrainer:
         """The scores of a module, by default the fitted one, on the test part.
 
         With `per_client` each client's own test rows are scored: a data frame, one row a client.
+        Models that clients keep for themselves are scored by `finetune_epochs=[0]` instead, or
+        during the rounds by `fl_lightning.callbacks.PersonalScores`.
 
         Raises:
             UserError: If there is no such module or part, or test rows have no owners.

@@ -171,7 +171,7 @@ REFUSED = [
     (C.fedavg(), M.word("lora_B"), "no parameter of the part 'lora_B'"),
     (C.local_only(), M.relaxed(), "RelaxedInitialization .* LocalOnly already says where clients"),
     (Algorithm(MINE), Modifier(outer=(MINE,)), "Mine .* Mine already has the tag 'mine'"),
-    (C.scaffold(), M.neighbor(), "does not perturb: .*--perturb sam"),
+    (C.scaffold(), M.neighbor(), "needs a perturbation: .*--perturb sam"),
     (M.lesam().to(C.fedavg()), M.neighbor(), "LESAM has no ascent.*such as SAM"),
     (M.last_round().to(C.fedavg()), M.neighbor(), "LastRound has no ascent.*such as SAM"),
 ]
@@ -201,7 +201,8 @@ def test_executors_agree_on_personal_parts_and_compression(
 ) -> None:
     """Compression comes last, so that it sees nothing of what clients keep."""
     algorithm = add(DRIFT[base], M.sam(), M.relaxed(), personal, SEND[sent])
-    assert algorithm.terms[-len(SEND[sent].outer) :] == SEND[sent].outer
+    outer = SEND[sent].outer
+    assert algorithm.terms[len(algorithm.terms) - len(outer) :] == outer
     assert_agree(two_rounds(algorithm), two_rounds(algorithm, executor=STACKED))
 
 

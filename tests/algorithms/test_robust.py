@@ -12,13 +12,17 @@ from scipy.stats import trim_mean
 from torch import Tensor
 
 from fl_lightning import Algorithm, Term, TermError, algorithms
+from fl_lightning.algorithms import modifiers
 from fl_lightning.core.weighting import by_size
 from fl_lightning.federation.sampling import BernoulliSampling
 from fl_lightning.terms import (
     CenteredClipping,
     GeometricMedian,
+    InnerProduct,
     Krum,
+    LittleIsEnough,
     LossWeight,
+    MinMax,
     SignFlip,
     TrimmedMean,
 )
@@ -98,6 +102,63 @@ def test_one_attacker_moves_the_mean_and_no_robust_rule(name: str) -> None:
     robust, mean, unharmed = moved
     assert mean > 1e4 > 10 * unharmed
     assert robust < 2 * unharmed
+
+
+HONEST = COHORT[2:]
+"""The updates beside two attackers' of the seven."""
+
+
+def min_max(x: np.ndarray) -> np.ndarray:
+    """By bisection, as the authors do."""
+    farthest = max(np.linalg.norm(a - b) for a in x for b in x)
+    low, high = 0.0, 100.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        sent = x.mean(0) - middle * x.std(0)
+        fits = max(np.linalg.norm(sent - a) for a in x) <= farthest
+        low, high = (middle, high) if fits else (low, middle)
+    return np.asarray(x.mean(0) - low * x.std(0))
+
+
+@pytest.mark.parametrize("rule", [Term(), TrimmedMean(0.5), Krum(0.2)], ids=str)
+@pytest.mark.parametrize(
+    ("attack", "sent"),
+    [
+        (lambda rule: LittleIsEnough(rule, 0.3, z=0.7), HONEST.mean(0) - 0.7 * HONEST.std(0)),
+        (lambda rule: InnerProduct(rule, 0.3, epsilon=2.0), -2 * HONEST.mean(0)),
+        (lambda rule: MinMax(rule, 0.3), min_max(HONEST)),
+    ],
+    ids=["alie", "ipm", "min_max"],
+)
+def test_attacks_by_hand(attack: Any, sent: np.ndarray, rule: Term) -> None:
+    v: Any = None
+    attacked = torch.from_numpy(np.concatenate([[sent, sent], HONEST]))
+    found = attack(rule).combine(torch.from_numpy(COHORT), v)
+    torch.testing.assert_close(found, rule.combine(attacked, v), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("attack", ["alie", "ipm", "min_max"])
+def test_a_cohort_without_a_whole_attacker_is_that_of_the_rule_alone(attack: str) -> None:
+    """Also a mean whose clients count equally then, and a cohort of one client."""
+    made = getattr(modifiers, attack)(share=0.1)
+    for method in (algorithms.fedmedian(), algorithms.fedavg()):
+        attacked, alone = trained(made.to(method)), trained(method.replace(weight=Algorithm().weight))
+        torch.testing.assert_close(attacked.w, alone.w, rtol=0, atol=1e-12)
+    single = made.attack(Term()).combine(torch.ones(1, 3), None)
+    assert single.tolist() == [1, 1, 1]
+
+
+def test_colluding_clients_harm_the_mean_more_than_the_median() -> None:
+    def moved(method: Algorithm, *attack: modifiers.Modifier) -> torch.Tensor:
+        run = trained(attack[0].to(method) if attack else method)
+        return run.w - run.server.initial_w
+
+    strong = modifiers.ipm(share=0.3, epsilon=50.0)
+    harm = [
+        (moved(method, strong) - moved(method)).norm() / moved(method).norm()
+        for method in (algorithms.fedavg(), algorithms.fedmedian())
+    ]
+    assert harm[0] > 5 > 1 > harm[1]
 
 
 def broken(self: Any, delta: Tensor, v: Any) -> Tensor:

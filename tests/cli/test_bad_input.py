@@ -24,7 +24,7 @@ NAMES = [
     ("--clients 200", "min_size is 10"),
     ("--clients 700 --partition.alpha 1e-4 --partition.min-size 0", "682 of 700 clients"),
     ("--algorithm fedsam --perturb lesam", "cannot be added"),
-    ("--ascent neighbor", "does not perturb"),
+    ("--ascent neighbor", "needs a perturbation"),
     ("--perturb sol --ascent neighbor", "SOL has no ascent along"),
     ("--partition by_domain", "no domains"),
     ("--partition from_file", "--partition.file is needed"),

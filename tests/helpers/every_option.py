@@ -22,8 +22,9 @@ OTHER = {"fedgf threshold": 0.1, "fedgf window": 1, "krum kept": 2, "rfa nu": 10
 OTHER |= {"centered_clipping tau": 0.01, "centered_clipping steps": 2}
 OTHER |= {f"{name} eps": 1e-3 for name in ("local_adamw", "fedadamw", "diloco")}
 """Values of options whose half does what the default does in the tests."""
-ON_A_SMALL_MODEL = {"share": [0.1, 0.5], "word": ["inner", "outer"]}
-"""Values of options that depend on the model."""
+OF_A_FEW = {"share": [0.1, 0.5], "word": ["inner", "outer"]}
+OF_A_FEW |= {f"--send {attack} share": [0.1, 0.4] for attack in ("alie", "ipm", "min_max")}
+"""Values of options that depend on the model or on the clients, of whom there are few."""
 
 WITH: dict[str, dict[str, Any]] = {
     "dp_fedavg clip_lr": {"quantile": 0.3},
@@ -91,8 +92,9 @@ OPTIONS = [
 def values(name: str, option: str) -> list[Any]:
     """All that an option may be, or its default and another one."""
     make = MAKERS[name]
-    if option in ON_A_SMALL_MODEL:
-        return ON_A_SMALL_MODEL[option]
+    for few in (f"{name} {option}", option):
+        if few in OF_A_FEW:
+            return OF_A_FEW[few]
     hint, default = get_type_hints(make)[option], signature(make).parameters[option].default
     if get_origin(hint) is Literal:
         return list(get_args(hint))

@@ -1,0 +1,111 @@
+"""Attacks of some clients, to try robust aggregation on."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from fl_lightning.core.constraints import BelowOneFloat, NonNegativeFloat, PositiveFloat, Range
+from fl_lightning.core.term import Term, View, WrappedTerm
+from fl_lightning.terms.robust import part_of
+
+BelowHalf = Annotated[float, Range("a number of at least 0 and below 0.5", 0, 0.5, "[)")]
+
+
+@dataclass(frozen=True)
+class SignFlip(Term):
+    """An attack: the first clients send the opposite of their update.
+
+    Attributes:
+        share: The part of the N clients that attacks: the first share N, rounded.
+        scale: The factor on the opposite.
+    """
+
+    share: BelowOneFloat = 0.2
+    scale: NonNegativeFloat = 1.0
+
+    def send(self, delta: Tensor, v: View) -> Tensor:
+        attacks = v.client + 0.5 < self.share * v.clients
+        return torch.where(attacks, -self.scale * delta, delta)
+
+
+@dataclass(frozen=True)
+class Collusion(WrappedTerm):
+    """An attack of clients that know what the others send, before another term combines it.
+
+    They are the first ones of each round's cohort, and all send the same in place of their updates.
+
+    Attributes:
+        inner: The term that combines the updates; `Term()` takes their mean.
+        share: The part of the cohort that attacks, rounded down.
+    """
+
+    share: BelowHalf = 0.2
+
+    def combine(self, updates: Tensor, v: View) -> Tensor:
+        attackers = part_of(self.share, len(updates))
+        honest = updates[attackers:]
+        sent = self.falsified(honest).expand(attackers, -1)
+        return self.inner.combine(torch.cat([sent, honest]), v)
+
+    def falsified(self, honest: Tensor) -> Tensor:
+        """What the attackers send, (d,), from the other updates of the cohort, (M, d)."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class LittleIsEnough(Collusion):
+    """ALIE: the mean of the others minus `z` of their standard deviations in each number.
+
+    The paper's attackers know each other's data alone, and estimate both from them.
+
+    Attributes:
+        z: 1.5 in the authors' program.
+
+    References:
+        Baruch, Baruch and Goldberg, NeurIPS 2019, https://arxiv.org/abs/1902.06156
+    """
+
+    z: PositiveFloat = 1.5
+
+    def falsified(self, honest: Tensor) -> Tensor:
+        return honest.mean(0) - self.z * honest.std(0, correction=0)
+
+
+@dataclass(frozen=True)
+class InnerProduct(Collusion):
+    """IPM: the opposite of the others' mean, times `epsilon`.
+
+    References:
+        Xie, Koyejo and Gupta, UAI 2019, https://arxiv.org/abs/1903.03936
+    """
+
+    epsilon: PositiveFloat = 0.5
+
+    def falsified(self, honest: Tensor) -> Tensor:
+        return -self.epsilon * honest.mean(0)
+
+
+@dataclass(frozen=True)
+class MinMax(Collusion):
+    """Min-Max: as far from the others' mean as the farthest two of them are from each other.
+
+    It is m - gamma s, with their mean m, their standard deviation s in each number, and the largest
+    gamma whose distance to no update exceeds the largest one between two updates. The paper
+    searches for it; here it is the smallest root of a quadratic equation for each update.
+
+    References:
+        Shejwalkar and Houmansadr, NDSS 2021, https://doi.org/10.14722/ndss.2021.24498
+    """
+
+    def falsified(self, honest: Tensor) -> Tensor:
+        mean, deviation = honest.mean(0), honest.std(0, correction=0)
+        exact = "donot_use_mm_for_euclid_dist"
+        farthest = torch.cdist(honest, honest, compute_mode=exact).max()
+        from_mean = mean - honest
+        # |from_mean - gamma deviation|^2 = farthest^2
+        along, square = from_mean @ deviation, deviation.square().sum()
+        left = farthest.square() - from_mean.square().sum(1)
+        gamma = (along + (along.square() + square * left).clamp(min=0).sqrt()) / square
+        return mean - gamma.min().nan_to_num(0.0) * deviation
