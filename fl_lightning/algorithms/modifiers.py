@@ -253,7 +253,7 @@ def ipm(share: opt.Colluders = 0.2, epsilon: opt.Opposite = 0.5) -> Modifier:
 
 @checked
 def min_max(share: opt.Colluders = 0.2) -> Modifier:
-    """An attack as far off as honest clients are (Shejwalkar and Houmansadr, NDSS 2021)."""
+    """An attack no farther off than two others lie apart (Shejwalkar and Houmansadr, 2021)."""
     return Modifier(attack=lambda rule: terms.MinMax(rule, share))
 
 
