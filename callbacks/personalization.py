@@ -86,9 +86,11 @@ class PersonalModels:
     def scores(
         self, federation: Federation, epochs: Sequence[int], interruptible: bool = False
     ) -> Tensor:
-        """A row for each client, a column for each number of epochs of fine-tuning; on all ranks.
+        """A row for each client, a column for each number of epochs; all ranks have them.
 
         Args:
+            federation: Between two rounds, or after the last.
+            epochs: Numbers of epochs of fine-tuning.
             interruptible: Give it up if a rank is preempted, and end the run; then
                 `federation.preempted` is set, and scores are missing.
 
@@ -198,7 +200,8 @@ class Personalization:
         try:
             metrics = self.score(federation)
         except DivergenceError as error:
-            raise DivergenceError(f"{error} (--finetune-lr); the rounds are done and saved") from None
+            saved = "the rounds are done and saved"
+            raise DivergenceError(f"{error} (--finetune-lr); {saved}") from None
         if metrics:
             federation.fabric.log_dict(metrics, step=federation.round)
 

@@ -206,7 +206,7 @@ fedmuon/table1 | fedmuon | gamma 0.5, beta 0.98, gain 0.5, --rounds 300, --batch
 fedmuon/table1 | local_muon | beta 0.95, decay 0.01, --clients 100
 fedmuon/table1 fedmuon/vit_tiny | fedmuon | gain 10, --model vit_tiny, --local-epochs 5
 # FedAvg: section 3
-fedavg/table1 | fedavg | --clients 100, --participation 0.1, --model.hidden 200,200, --data.standardize false
+fedavg/table1 | fedavg | --clients 100, --participation 0.1, --model.hidden 200,200
 fedavg/table1_cnn | fedavg | --model fedavg_cnn, --local-epochs 5, --batch-size 10, --momentum 0
 """
 """Presets, a method of theirs, and values that the papers have, each of a coefficient or a flag."""

@@ -105,9 +105,7 @@ def m_sam(rho: opt.Rho = 0.1, parts: opt.Parts = 2) -> Modifier:
 
 
 @checked
-def vasso(
-    rho: opt.Rho = 0.1, theta: opt.Theta = 0.9, carry: opt.KeptAverage = False
-) -> Modifier:
+def vasso(rho: opt.Rho = 0.1, theta: opt.Theta = 0.9, carry: opt.KeptAverage = False) -> Modifier:
     """VaSSO: along a moving average of gradients (Li and Giannakis, NeurIPS 2023)."""
     return Modifier(terms.VaSSO(rho, theta=theta, carry=carry))
 

@@ -10,7 +10,13 @@ from typing import Any
 from lightning.fabric import Fabric
 
 from fl_lightning.algorithms.modifiers import method_name
-from fl_lightning.callbacks import Checkpoint, PersonalModels, Personalization, ProgressBar, TensorBoard
+from fl_lightning.callbacks import (
+    Checkpoint,
+    Personalization,
+    PersonalModels,
+    ProgressBar,
+    TensorBoard,
+)
 from fl_lightning.callbacks.privacy import PrivacyAccountant, is_private
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.data import CropFlip, own_test_split

@@ -142,7 +142,8 @@ def test_a_cohort_without_a_whole_attacker_is_that_of_the_rule_alone(attack: str
     """Also a mean whose clients count equally then, and a cohort of one client."""
     made = getattr(modifiers, attack)(share=0.1)
     for method in (algorithms.fedmedian(), algorithms.fedavg()):
-        attacked, alone = trained(made.to(method)), trained(method.replace(weight=Algorithm().weight))
+        alone = trained(method.replace(weight=Algorithm().weight))
+        attacked = trained(made.to(method))
         torch.testing.assert_close(attacked.w, alone.w, rtol=0, atol=1e-12)
     single = made.attack(Term()).combine(torch.ones(1, 3), None)
     assert single.tolist() == [1, 1, 1]
