@@ -238,7 +238,7 @@ def page(results: DataFrame) -> str:
         "## FedSSG, Table 5, MNIST: rounds to 97 %, and speed-up over FedAvg",
         *(table.markdown() for table in rounds),
         "## FedAvg, Table 1, 2NN on MNIST: rounds to 97 %",
-        "`fl-lightning table fedavg/table1`, one seed, the best of three learning rates. Ours takes "
+        "`fl-lightning table fedavg/table1`, one seed, the best of three learning rates. Ours take "
         "half of the published rounds or fewer; the paper leaves initial weights, the scale of the "
         "pixels and its learning rates open. With a tenth of the clients a round:",
         *fedavg(fastest((), ())),
