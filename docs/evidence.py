@@ -77,6 +77,7 @@ def repositories() -> dict[str, str]:
 OURS = {
     ("fedssg/table4", "last:50"): ("fedssg_table4", "last_50"),
     ("fedssg/table5", "rounds_to:97"): ("fedssg_table4", "rounds_to_97"),
+    ("fedavg/table1", "rounds_to:97"): ("fedavg_table1", "rounds_to_97"),
 }
 """The file in benchmarks/reproduced/ and its column that have our numbers of a table and score."""
 
