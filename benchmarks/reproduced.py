@@ -96,9 +96,8 @@ def fedavg(results: DataFrame) -> list[str]:
         if {(slow, "C 0.1"), (fast, "C 0.1")} <= {*rounds.index}:
             ours = rounds[slow, "C 0.1"] / rounds[fast, "C 0.1"]
             theirs = published[slow]["C 0.1"] / published[fast]["C 0.1"]
-            lines.append(
-                f"- C 0.1: {slow} takes {ours:.1f} times the rounds of {fast}, published {theirs:.1f}"
-            )
+            times = f"{ours:.1f} times the rounds of {fast}, published {theirs:.1f}"
+            lines.append(f"- C 0.1: {slow} takes {times}")
     return [table.markdown(), "\n".join(lines)]
 
 
@@ -243,8 +242,8 @@ def page(results: DataFrame) -> str:
         "## FedAvg, Table 1, 2NN on MNIST: rounds to 97 %",
         "`fl-lightning table fedavg/table1`, one seed, the best of three learning rates. Ours take "
         "half of the published rounds or fewer. The paper leaves open the initial weights, the "
-        "scale of the pixels and its learning rates; with standardized pixels ours take still "
-        "fewer. Empty cells are not run.",
+        "scale of the pixels and its learning rates: with standardized pixels IID B 10, C 0.1 took "
+        "47 rounds at rate 0.0464 instead of 102. Empty cells are not run.",
         *fedavg(fastest((), ())),
         "## FedSOL, Table 2, MNIST, LDA 0.1: test accuracy in % after 200 rounds, one seed",
         "`fl-lightning table benchmarks/fedsol_strength.yaml --data-dir FOLDER`, in bf16-mixed; "
