@@ -72,7 +72,7 @@ class Modifier:
             made = [self.around(term) if "perturb" in term.roles else term for term in made]
         weight, server = algorithm.weight, self.server or algorithm.server
         if self.attack is not None:
-            rule, weight = combining(made) or Term(), with_base(weight, uniform)
+            rule, weight = combining(made) or terms.Mean(), with_base(weight, uniform)
             made = made if rule in made else [*made, rule]
             made = [self.attack(rule) if term is rule else term for term in made]
         return algorithm.replace(terms=made, server=server, weight=weight)

@@ -8,6 +8,7 @@ from fl_lightning.terms.adaptive import Alignment as Alignment
 from fl_lightning.terms.adaptive import Sophia as Sophia
 from fl_lightning.terms.attacks import InnerProduct as InnerProduct
 from fl_lightning.terms.attacks import LittleIsEnough as LittleIsEnough
+from fl_lightning.terms.attacks import Mean as Mean
 from fl_lightning.terms.attacks import MinMax as MinMax
 from fl_lightning.terms.attacks import SignFlip as SignFlip
 from fl_lightning.terms.client_models import ClientModels as ClientModels

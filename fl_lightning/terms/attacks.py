@@ -31,13 +31,18 @@ class SignFlip(Term):
 
 
 @dataclass(frozen=True)
+class Mean(Term):
+    """The mean of the updates, in the place of a rule."""
+
+
+@dataclass(frozen=True)
 class Collusion(WrappedTerm):
     """An attack of clients that know what the others send, before another term combines it.
 
     They are the first ones of each round's cohort, and all send the same in place of their updates.
 
     Attributes:
-        inner: The term that combines the updates; `Term()` takes their mean.
+        inner: The term that combines the updates; `Mean()` if none does.
         share: The part of the cohort that attacks, rounded down.
     """
 

@@ -22,6 +22,7 @@ from fl_lightning.terms import (
     Krum,
     LittleIsEnough,
     LossWeight,
+    Mean,
     MinMax,
     SignFlip,
     TrimmedMean,
@@ -120,7 +121,7 @@ def min_max(x: np.ndarray) -> np.ndarray:
     return np.asarray(x.mean(0) - low * x.std(0))
 
 
-@pytest.mark.parametrize("rule", [Term(), TrimmedMean(0.5), Krum(0.2)], ids=str)
+@pytest.mark.parametrize("rule", [Mean(), TrimmedMean(0.5), Krum(0.2)], ids=str)
 @pytest.mark.parametrize(
     ("attack", "sent"),
     [
@@ -145,7 +146,7 @@ def test_a_cohort_without_a_whole_attacker_is_that_of_the_rule_alone(attack: str
         alone = trained(method.replace(weight=Algorithm().weight))
         attacked = trained(made.to(method))
         torch.testing.assert_close(attacked.w, alone.w, rtol=0, atol=1e-12)
-    single = made.attack(Term()).combine(torch.ones(1, 3), None)
+    single = made.attack(Mean()).combine(torch.ones(1, 3), None)
     assert single.tolist() == [1, 1, 1]
 
 
