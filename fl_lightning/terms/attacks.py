@@ -1,5 +1,6 @@
 """Attacks of some clients, to try robust aggregation on."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -57,6 +58,12 @@ class Collusion(WrappedTerm):
     def falsified(self, honest: Tensor) -> Tensor:
         """What the attackers send, (d,), from the other updates of the cohort, (M, d)."""
         raise NotImplementedError
+
+    def summary_lines(self, first: View, last: View) -> Iterable[str]:
+        yield from self.inner.summary_lines(first, last)
+        cohort = round(first.participation * first.clients)
+        if not part_of(self.share, cohort):
+            yield f"no client attacks: share {self.share} of {cohort} clients a round is below one"
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,13 @@ def test_attacks_by_hand(attack: Any, sent: np.ndarray, rule: Term) -> None:
     torch.testing.assert_close(found, rule.combine(attacked, v), rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize(("share", "said"), [(0.1, True), (0.2, False)])
+def test_a_share_of_less_than_one_client_is_said(share: float, said: bool) -> None:
+    of_round: Any = SimpleNamespace(participation=0.25, clients=20)
+    lines = [*InnerProduct(Krum(0.2), share).summary_lines(of_round, of_round)]
+    assert any("no client attacks" in line for line in lines) == said
+
+
 @pytest.mark.parametrize("attack", ["alie", "ipm", "min_max"])
 def test_a_cohort_without_a_whole_attacker_is_that_of_the_rule_alone(attack: str) -> None:
     """Also a mean whose clients count equally then, and a cohort of one client."""
