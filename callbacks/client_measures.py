@@ -224,8 +224,11 @@ class PersonalScores(Measure):
         self.larger = self.task.larger_is_better(tag)
 
     def on_fit_start(self, federation: Federation) -> None:
-        """Raise a UserError if the models cannot be scored."""
+        """Raise a UserError if the models cannot be scored, in the last round neither."""
         self.models.check(federation)
+        last = federation.local_training.rates.of_round(federation.rounds)
+        if self.epochs and self.lr is None and not last > 0:
+            raise UserError("the learning rate after the last round is 0: give personal_scores:lr")
 
     def measure(self, federation: Federation) -> Metrics:
         scores = defined(self.models.scores(federation, [self.epochs])[:, 0])

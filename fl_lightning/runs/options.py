@@ -253,7 +253,7 @@ class Options(
                     f"positive number of single precision: change {name}"
                 )
         further = self.lr_of_round(self.rounds, self.rounds)
-        if self.finetune_epochs and self.finetune_lr is None and further <= 0:
+        if any(self.finetune_epochs or ()) and self.finetune_lr is None and further <= 0:
             raise UserError(
                 f"after {self.lr} the fine-tuning would have the learning rate {further:g}: give "
                 "finetune_lr"

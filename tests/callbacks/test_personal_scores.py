@@ -31,6 +31,22 @@ def test_a_round_has_the_scores_of_a_run_that_ends_in_it(algorithm, tmp_path):
         assert all(of_round[tag] == ended[tag] for tag in ended if "personal" not in tag)
 
 
+ENDS_AT_0 = "--lr", "cosine(0.1, 0)", "--callback"
+
+
+def test_fine_tuning_at_a_rate_of_0_is_refused_before_the_first_round(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        rounds_of(tmp_path / "run", "fedper", *ENDS_AT_0, "personal_scores:epochs=1")
+    assert "personal_scores:lr" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "model.pt").exists()
+
+
+def test_models_are_scored_as_they_are_where_the_rate_ends_at_0(tmp_path):
+    options = *ENDS_AT_0, "personal_scores", "--finetune-epochs", "0"
+    last = rounds_of(tmp_path / "run", "fedper", *options)[-1]
+    assert float(last["own/accuracy"]) == pytest.approx(float(last["personal/accuracy_0"]))
+
+
 def test_a_resumed_run_has_the_scores_of_an_uninterrupted_one(tmp_path):
     whole = rounds_of(tmp_path / "whole", "fedper", *MEASURE)
     options = "--algorithm", "fedper", "--checkpoint-every", "1", *MEASURE
