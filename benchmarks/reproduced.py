@@ -76,7 +76,8 @@ def fastest(folders: Sequence[Path], further: Sequence[str]) -> DataFrame:
     best = whole.sort_values("rounds_to_97", kind="stable")
     results = concat([best, *([read_csv(file)] if file.is_file() else [])])
     results = results.drop_duplicates(["method", "column"]).sort_values(["method", "column"])
-    results.to_csv(file, index=False)
+    if folders:
+        results.to_csv(file, index=False)
     return results
 
 

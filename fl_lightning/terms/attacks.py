@@ -101,11 +101,11 @@ class InnerProduct(Collusion):
 
 @dataclass(frozen=True)
 class MinMax(Collusion):
-    """Min-Max: as far from the others' mean as the farthest two of them are from each other.
+    """Min-Max: as far from one of the others as the farthest two of them are from each other.
 
     It is m - gamma s, with their mean m, their standard deviation s in each number, and the largest
     gamma whose distance to no update exceeds the largest one between two updates. The paper
-    searches for it; here it is the smallest root of a quadratic equation for each update.
+    searches for it. Here each update gives the positive root of an equation; the least one counts.
 
     References:
         Shejwalkar and Houmansadr, NDSS 2021, https://doi.org/10.14722/ndss.2021.24498

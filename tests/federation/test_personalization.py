@@ -216,6 +216,10 @@ def test_fine_tuning_that_diverges_is_an_error_or_skipped(tmp_path):
     message = r"fine-tuning of clients? 4 .* learning rate, 0.05"
     with pytest.raises(DivergenceError, match=message):
         scored(run, tmp_path / "personal.csv")
+    models = PersonalModels(run.clients.dataset, LR)
+    at_end = Personalization(models, (1,), tmp_path / "personal.csv")
+    with pytest.raises(DivergenceError, match=r"--finetune-lr.; the rounds are done and saved"):
+        at_end.on_fit_end(run)
     run.on_divergence = "skip-client"
     metrics = scored(run, tmp_path / "personal.csv")
     column = [float(row["accuracy_1"]) for row in read(tmp_path / "personal.csv")]
