@@ -31,6 +31,7 @@ from fl_lightning.callbacks.client_measures import Diagnostics as Diagnostics
 from fl_lightning.callbacks.client_measures import Gradients as Gradients
 from fl_lightning.callbacks.client_measures import LocalModels as LocalModels
 from fl_lightning.callbacks.client_measures import PersonalScores as PersonalScores
+from fl_lightning.callbacks.client_measures import PersonalWeights as PersonalWeights
 from fl_lightning.callbacks.client_measures import StateNorms as StateNorms
 from fl_lightning.callbacks.display import ProgressBar as ProgressBar
 from fl_lightning.callbacks.display import TensorBoard as TensorBoard

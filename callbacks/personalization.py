@@ -104,13 +104,7 @@ class PersonalModels:
         if votes.any():
             federation.should_stop = federation.preempted = True
             return scores
-        lost = scores.isinf().any(1).cpu()
-        if lost.any() and federation.on_divergence == "stop":
-            shown = ", ".join(map(str, lost.nonzero().flatten().tolist()[:5]))
-            raise DivergenceError(
-                f"the fine-tuning of clients {shown} is not finite: lower its learning rate, "
-                f"{tuning.lr:.3g}"
-            )
+        tuning.check_finite(scores.isinf().any(1))
         return torch.where(scores.isinf(), nan, scores)
 
     def tests(self, federation: Federation) -> Partition:
@@ -122,13 +116,9 @@ class PersonalModels:
 
     def _of_rank(self, tuning: FineTuning, epochs: Sequence[int], interruptible: bool) -> Tensor:
         """A row for each client, 0 for those of other ranks; then a row of 1 if this rank stops."""
-        federation, fabric = tuning.federation, tuning.federation.fabric
+        federation, mine = tuning.federation, tuning.clients_of_rank()
         tests = self.tests(federation)
-        # clients that train together must not depend on the number of ranks
-        block = tuning.executor.width if federation.local_training.deterministic else 1
-        every = range(federation.clients.num_clients)
-        mine = [i for i in every if i // block % fabric.world_size == fabric.global_rank]
-        size = len(every) + 1, len(epochs)
+        size = federation.clients.num_clients + 1, len(epochs)
         scores = torch.zeros(size, dtype=torch.float64, device=federation.w.device)
         for column, e in enumerate(epochs):
             for client, (w, buffers) in zip(mine, tuning.models(mine, e), strict=True):
@@ -141,7 +131,9 @@ class PersonalModels:
                     scores[client, column] = self._accuracy(model, federation, index)
                 elif self.task:
                     with holding(federation.module, tuning.layout, w, buffers):
-                        found = self.task.scores(self.test, "test", index, fabric.autocast)
+                        found = self.task.scores(
+                            self.test, "test", index, federation.fabric.autocast
+                        )
                     scores[client, column] = found[self.tag]
                 if interruptible and federation.preempt_requested:
                     scores[-1] = 1
@@ -225,6 +217,13 @@ class Personalization:
             metrics[f"personal/{self.models.name}_{e}"] = float(counted.mean())
             metrics[f"personal/std_{e}"] = float(counted.std(correction=0))
         return metrics
+
+
+def check_rate(federation: Federation, epochs: int, lr: float | None, option: str) -> None:
+    """Raise a UserError if models are fine-tuned after the last round, but at a rate of 0."""
+    last = federation.local_training.rates.of_round(federation.rounds)
+    if epochs and lr is None and not last > 0:
+        raise UserError(f"the learning rate after the last round is 0: give {option}")
 
 
 @contextmanager

@@ -43,6 +43,7 @@ from .federation.federation import Federation as Federation
 from .federation.sampling import BernoulliSampling as BernoulliSampling
 from .federation.sampling import SizeWeightedSampling as SizeWeightedSampling
 from .federation.sampling import UniformSampling as UniformSampling
+from .runs.run import Run as Run
 from .training.trainer import FederatedTrainer as FederatedTrainer
 
 __version__: str

@@ -15,7 +15,7 @@ from fl_lightning.core.randomness import derived_seed
 from fl_lightning.core.term import Term
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
-from fl_lightning.errors import UserError
+from fl_lightning.errors import DivergenceError, UserError
 from fl_lightning.executors import ClientTask, RoundInputs
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.federation import Federation
@@ -45,6 +45,14 @@ class FineTuning:
         self.tuning = Algorithm(LocalOnly(), local=federation.algorithm.local)
         self.lr = federation.local_training.rates.of_round(federation.round) if lr is None else lr
 
+    def clients_of_rank(self) -> list[int]:
+        """The clients whose models this rank makes."""
+        fabric, training = self.federation.fabric, self.federation.local_training
+        # clients that train together must not depend on the number of ranks
+        block = self.executor.width if training.deterministic else 1
+        every = range(self.federation.clients.num_clients)
+        return [i for i in every if i // block % fabric.world_size == fabric.global_rank]
+
     def models(self, clients: Sequence[int], epochs: float) -> Iterator[tuple[Tensor, Buffers]]:
         """Weights and buffers of each client's model after some epochs on its samples.
 
@@ -59,6 +67,19 @@ class FineTuning:
         width = min(self.executor.width, self.federation.local_training.group_size)
         for first in range(0, len(clients), width):
             yield from self._tuned(clients[first : first + width], data, min(width, len(clients)))
+
+    def check_finite(self, lost: Tensor) -> None:
+        """Raise a DivergenceError if models are not finite, unless "skip-client" is set.
+
+        Args:
+            lost: Whether a client's model is not finite, (clients,); alike on all ranks.
+        """
+        if lost.any() and self.federation.on_divergence == "stop":
+            shown = ", ".join(map(str, lost.nonzero().flatten().tolist()[:5]))
+            raise DivergenceError(
+                f"the fine-tuning of clients {shown} is not finite: lower its learning rate, "
+                f"{self.lr:.3g}"
+            )
 
     def _tuned(
         self, clients: Sequence[int], data: ClientData, largest: int

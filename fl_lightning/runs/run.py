@@ -147,9 +147,14 @@ class Run:
         return train, test
 
     def model(
-        self, module: nn.Module | None = None, *, best: bool = False, round: int | None = None
+        self,
+        module: nn.Module | None = None,
+        *,
+        best: bool = False,
+        round: int | None = None,
+        client: int | None = None,
     ) -> nn.Module:
-        """The global model after the last round, in evaluation mode.
+        """The global model after the last round, or a client's own, in evaluation mode.
 
         Args:
             module: A module like the trained one, which gets the weights; by default one that the
@@ -157,16 +162,26 @@ class Run:
             best: That of the best evaluation instead, by the first metric, or the accuracy, of the
                 validation part if there is one, else of the test set.
             round: That of this round instead, from its checkpoint.
+            client: The own model of the client of this number after the last round, as the callback
+                `personal_weights` has written it.
 
         Raises:
             UserError: If it has not been saved, or its factory cannot be imported.
         """
-        name = "best.pt" if best else "model.pt"
-        file = self.path / (name if round is None else f"checkpoints/round-{round}.ckpt")
+        asked = {
+            "best.pt": best,
+            f"checkpoints/round-{round}.ckpt": round is not None,
+            f"personal/{client}.pt": client is not None,
+        }
+        files = [name for name, given in asked.items() if given] or ["model.pt"]
+        if len(files) > 1:
+            raise UserError(f"{' and '.join(files)} are different models: ask for one")
+        file = self.path / files[0]
         if not file.is_file():
             raise UserError(
-                f"{file} does not exist: model.pt is written after the last round, best.pt with "
-                "the first evaluation, and --keep-checkpoints says how many checkpoints stay"
+                f"{file} does not exist: model.pt comes after the last round, best.pt with the "
+                "first evaluation, checkpoints stay as long as --keep-checkpoints says, and "
+                "clients' own models are written by --callback personal_weights"
             )
         model, name = module, type(module).__name__
         if model is None:
@@ -176,6 +191,8 @@ class Run:
         try:
             state = torch.load(file, map_location="cpu", weights_only=True)
             inner = uncompiled(model)
+            if client is not None:  # whose file lacks frozen weights
+                state = uncompiled(self.model(model)).state_dict() | state
             inner.load_state_dict(state if round is None else _of_checkpoint(state, inner))
         except (RuntimeError, OSError, EOFError, UnpicklingError) as error:
             raise UserError(
