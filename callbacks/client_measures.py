@@ -244,8 +244,8 @@ class PersonalScores(Measure):
 class PersonalWeights:
     """Writes each client's own model after the last round: `personal/<client>.pt`.
 
-    `Run.model(client=3)` loads it. A file holds weights and buffers by name, without frozen weights,
-    which are in `model.pt`. It also works on a finished run that is resumed.
+    `Run.model(client=3)` loads it. A file holds weights and buffers by name, without frozen
+    weights, which are in `model.pt`. A finished run that is resumed is given its files, too.
 
     Args:
         epochs: Epochs of fine-tuning before a model is written; 0 takes the models as they are.
