@@ -6,7 +6,7 @@ from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import FiniteFloat, NonNegativeFloat, PositiveFloat, checked
 from fl_lightning.terms import SSG, ClientMomentum, FedVRADual
-from fl_lightning.terms.released import ReleasedSSG
+from fl_lightning.terms.ssg import ReleasedSSG
 
 
 @checked
@@ -199,8 +199,8 @@ def fedssg(
         tuned, and alpha is the strength of the alignment elsewhere. The appendix's divisor eta E:
         E counts epochs, and the steps of an epoch are missing in it.
     """
-    gates = gate, gate_map, gate_alignment, gate_memory
-    others = alignment, correction, correction_lr == "base", aggregation, size_weighting
-    released = ReleasedSSG(alpha, gate_offset, *(*gates, *others))
+    gated = gate, gate_map, size_weighting
+    aligned = gate_alignment, gate_memory, alignment, correction, correction_lr == "base"
+    released = ReleasedSSG(alpha, gate_offset, *gated, *aligned, aggregation)
     textbook = released == ReleasedSSG(alpha, gate_offset)
     return Algorithm(SSG(alpha, gate_offset) if textbook else released)

@@ -22,7 +22,6 @@ from fl_lightning.terms.drift import Clip as Clip
 from fl_lightning.terms.drift import ControlVariate as ControlVariate
 from fl_lightning.terms.drift import MovingVariate as MovingVariate
 from fl_lightning.terms.drift import Proximal as Proximal
-from fl_lightning.terms.dual import SSG as SSG
 from fl_lightning.terms.dual import CohortDual as CohortDual
 from fl_lightning.terms.dual import CohortLinearDual as CohortLinearDual
 from fl_lightning.terms.dual import DynamicRegularizer as DynamicRegularizer
@@ -69,6 +68,7 @@ from fl_lightning.terms.server import ServerMomentum as ServerMomentum
 from fl_lightning.terms.sol import SOL as SOL
 from fl_lightning.terms.sol import GradientProjection as GradientProjection
 from fl_lightning.terms.sol import HeadSOL as HeadSOL
+from fl_lightning.terms.ssg import SSG as SSG
 from fl_lightning.terms.trajectory import GF as GF
 from fl_lightning.terms.trajectory import LESAM as LESAM
 from fl_lightning.terms.trajectory import WMSAM as WMSAM

@@ -24,8 +24,25 @@ def unbiased(moment: Tensor, beta: float, steps: Tensor) -> Tensor:
     return moment / (1 - beta**steps)
 
 
+class OwnLength(Term):
+    """A local optimizer whose steps have the learning rate's length, however small the gradient.
+
+    Attributes:
+        usual_lr: A learning rate of published runs; a note warns of ten times as much.
+    """
+
+    usual_lr: ClassVar[float] = 1e-3
+
+    def summary_lines(self, first: View, last: View) -> Iterator[str]:
+        if (lr := float(first.lr_sum / first.steps)) > 10 * self.usual_lr:
+            yield (
+                f"steps are as long as the learning rate {lr:g} says, however small the gradient: "
+                f"{self.usual_lr:g} is usual"
+            )
+
+
 @dataclass(frozen=True)
-class Warm(Term):
+class Warm(OwnLength):
     """A local optimizer with a moment that begins a visit as the cohort's last mean of it.
 
     Subclasses name the moment, a local state: the server's state of this name and `bar` is the
@@ -33,12 +50,10 @@ class Warm(Term):
 
     Attributes:
         warm: What is averaged; "none" lets the moment begin at 0.
-        usual_lr: A learning rate of published runs; a note warns of ten times as much.
     """
 
     warm: Averaging = "none"
     moment: ClassVar[str]
-    usual_lr: ClassVar[float] = 1e-3
 
     @property
     def server(self) -> Mapping[str, Initializer]:  # type: ignore[override]
@@ -62,13 +77,6 @@ class Warm(Term):
         if self.warm != "none":
             setattr(v, f"{self.moment}bar", mean)
         return delta
-
-    def summary_lines(self, first: View, last: View) -> Iterator[str]:
-        if (lr := float(first.lr_sum / first.steps)) > 10 * self.usual_lr:
-            yield (
-                f"steps are as long as the learning rate {lr:g} says, however small the gradient: "
-                f"{self.usual_lr:g} is usual"
-            )
 
 
 @dataclass(frozen=True)

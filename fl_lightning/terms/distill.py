@@ -155,13 +155,16 @@ class RelaxedContrastive(Term):
     def _level(self, output: Any, y: Tensor) -> Tensor:
         z = tree_leaves(output)[0]  # a GRU returns its last states, too
         check_labels(y, len(z))
-        S = cosines(z)
-        same, me = y[:, None] == y, torch.eye(len(y), dtype=torch.bool, device=y.device)
+        S, same = cosines(z), y[:, None] == y
         farthest = S.masked_fill(~same, 2).amin(1)  # among classmates, oneself included
         others = S.masked_fill(same, -torch.inf).topk(min(self.negatives, len(y)), 1).values
         all_of_them = torch.cat([farthest[:, None], others], 1)
         attraction = torch.logsumexp(all_of_them / self.tau, 1) - farthest / self.tau
-        mate = S.masked_fill(~same | me, 2).amin(1)  # 2: there is no other classmate
-        mate = torch.where((mate >= self.threshold) & (mate < 1.5), mate, -1.0)
-        penalty = F.softplus((mate - S.diagonal()) / self.tau)
+        penalty = F.softplus(self._closeness(S, same) / self.tau)
         return (self.attraction * attraction + self.penalty * penalty).mean()
+
+    def _closeness(self, S: Tensor, same: Tensor) -> Tensor:
+        """How near the farthest classmate is, if it is nearer than the threshold."""
+        me = torch.eye(len(S), dtype=torch.bool, device=S.device)
+        mate = S.masked_fill(~same | me, 2).amin(1)  # 2: there is no other classmate
+        return torch.where((mate >= self.threshold) & (mate < 1.5), mate, -1.0) - S.diagonal()

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fl_lightning.core.constraints import FiniteFloat, NonNegativeFloat, PositiveFloat
+from fl_lightning.core.constraints import NonNegativeFloat, PositiveFloat
 from fl_lightning.core.oracle import Oracle
-from fl_lightning.core.term import Term, View, scalar, zeros
+from fl_lightning.core.term import Term, View, zeros
 
 
 @dataclass(frozen=True)
@@ -106,37 +106,3 @@ class FedVRADual(DynamicRegularizer):
                 f"the dual step a = {self.a:g} is unstable: a visit multiplies the duals by "
                 f"{1 - self.a * gamma:.2f} where the loss is flat; choose a below {2 / gamma:.3g}"
             )
-
-
-@dataclass(frozen=True)
-class SSG(Term):
-    """FedSSG's gated memories: `g + alpha h_i + d - d_i`.
-
-    A visit counts, then `D = (count / expected + offset) (u_i - w^t)`, `h_i <- h_i + D` and
-    `d_i <- d_i - d - D / (K eta_0)`; h and d are the means of all clients.
-    """
-
-    alpha: NonNegativeFloat = 0.05
-    offset: FiniteFloat = 1.0
-    client = {"h_i": zeros, "d_i": zeros, "count": scalar}
-    server = {"h": zeros, "d": zeros}
-
-    def start(self, w: Tensor, v: View) -> Tensor:
-        v.count = v.count + 1
-        return w
-
-    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
-        return oracle(w) + (v.d - v.d_i) + self.alpha * v.h_i
-
-    def report(self, w: Tensor, v: View) -> tuple[Tensor, ...]:
-        D, old = self._gate(v) * (w - v.anchor), v.d_i
-        v.h_i, v.d_i = v.h_i + D, v.d_i - v.d - D / v.base_lr_sum
-        return D, v.d_i - old
-
-    def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
-        v.h, v.d = v.h + v.participation * mean[0], v.d + v.participation * mean[1]
-        return delta + v.h
-
-    def _gate(self, v: View) -> Tensor:
-        """Visits so far over those expected in the whole run, 0 to about 1, plus the offset."""
-        return v.count / (v.inclusion_probability * v.rounds) + self.offset

@@ -1,7 +1,7 @@
 """Variants of the terms that only released code has; options of the methods choose them."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
@@ -10,7 +10,7 @@ from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import Term, View, zeros
 from fl_lightning.core.vector import unit
 from fl_lightning.terms.drift import ClientMomentum, ControlVariate, Proximal
-from fl_lightning.terms.dual import SSG, CohortDual, DynamicRegularizer, StartDual
+from fl_lightning.terms.dual import CohortDual, DynamicRegularizer, StartDual
 from fl_lightning.terms.perturb import SMOO, TOGA
 from fl_lightning.terms.server import AcceleratedStart
 from fl_lightning.terms.trajectory import WMSAM, LastRound
@@ -228,70 +228,3 @@ class ReleasedStart(AcceleratedStart):
     def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
         v.m = (1 + self.beta * (v.round > 0)) * delta
         return v.m
-
-
-# FedSSG
-
-
-@dataclass(frozen=True)
-class ReleasedSSG(SSG):
-    """FedSSG with the choices in which its main text, appendix and released code differ.
-
-    Its attributes are the options of `fl_lightning.algorithms.fedssg`; `base_lr` is the base of
-    `correction_lr`.
-    """
-
-    gate: Literal["horizon", "running", "none"] = "horizon"
-    gate_map: Literal["identity", "clip01", "logistic"] = "identity"
-    gate_alignment: bool = False
-    gate_memory: bool = True
-    alignment: Literal["inner", "proximal", "none"] = "inner"
-    correction: bool = True
-    base_lr: bool = True
-    aggregation: Literal["all", "active", "inverse_n"] = "all"
-    size_weighting: bool = False
-
-    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
-        g, size = oracle(w), self._size(v)
-        if self.correction:
-            g = g + (v.d / size - v.d_i)
-        if self.alignment == "none":
-            return g
-        alpha = self.alpha / size * (self._gate(v) if self.gate_alignment else 1.0)
-        return g + alpha * (v.h_i if self.alignment == "inner" else v.h_i + w - v.anchor)
-
-    def report(self, w: Tensor, v: View) -> tuple[Tensor, ...]:
-        D, old, size = self._gate(v) * (w - v.anchor), v.d_i, self._size(v)
-        learnt = (D if self.gate_memory else w - v.anchor) / (
-            v.base_lr_sum if self.base_lr else v.lr_sum
-        )
-        v.h_i, v.d_i = v.h_i + D, v.d_i - v.d / size - learnt
-        message = D, size * (v.d_i - old)
-        return message if self.aggregation == "all" else (*message, v.h_i)
-
-    def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
-        moved = super().update(delta, mean, v)
-        if self.aggregation == "active":  # the cohort's mean of model plus memory (Eq. 28)
-            return delta + mean[2]
-        if self.aggregation == "inverse_n":  # its sum over N (Algorithm 1)
-            return v.participation * (v.anchor + delta + mean[2]) - v.anchor
-        return moved
-
-    def _size(self, v: View) -> Any:
-        return v.size if self.size_weighting else 1.0
-
-    def _gate(self, v: View) -> Any:
-        return 1.0 if self.gate == "none" else _mapped(self._ratio(v), self.gate_map) + self.offset
-
-    def _ratio(self, v: View) -> Tensor:
-        """Visits so far over those expected, in the whole run or until now."""
-        if self.gate == "horizon":
-            return v.count / (v.inclusion_probability * v.rounds)
-        # about 1, but 1/p_i in the first round (Eq. 5)
-        return v.count / (v.inclusion_probability * (v.round + 1) + 1e-6)
-
-
-def _mapped(ratio: Tensor, by: str) -> Tensor:
-    if by == "clip01":
-        return ratio.clamp(max=1.0)
-    return ratio.sigmoid() if by == "logistic" else ratio
