@@ -127,6 +127,19 @@ def cosines(z: Tensor) -> Tensor:
         return z @ z.T
 
 
+def closeness(S: Tensor, same: Tensor, threshold: float) -> Tensor:
+    """Each sample's cosine with its farthest classmate, less 1; -2 if that is below the threshold.
+
+    Args:
+        S: (n, n) cosines.
+        same: Whether two samples are of one class, (n, n).
+        threshold: What the cosine must reach.
+    """
+    me = torch.eye(len(S), dtype=torch.bool, device=S.device)
+    mate = S.masked_fill(~same | me, 2).amin(1)  # 2: there is no other classmate
+    return torch.where((mate >= threshold) & (mate < 1.5), mate, -1.0) - S.diagonal()
+
+
 @dataclass(frozen=True)
 class RelaxedContrastive(Term):
     """FedRCL: a supervised contrastive loss of several layers, and a penalty on similar classmates.
@@ -160,11 +173,5 @@ class RelaxedContrastive(Term):
         others = S.masked_fill(same, -torch.inf).topk(min(self.negatives, len(y)), 1).values
         all_of_them = torch.cat([farthest[:, None], others], 1)
         attraction = torch.logsumexp(all_of_them / self.tau, 1) - farthest / self.tau
-        penalty = F.softplus(self._closeness(S, same) / self.tau)
+        penalty = F.softplus(closeness(S, same, self.threshold) / self.tau)
         return (self.attraction * attraction + self.penalty * penalty).mean()
-
-    def _closeness(self, S: Tensor, same: Tensor) -> Tensor:
-        """How near the farthest classmate is, if it is nearer than the threshold."""
-        me = torch.eye(len(S), dtype=torch.bool, device=S.device)
-        mate = S.masked_fill(~same | me, 2).amin(1)  # 2: there is no other classmate
-        return torch.where((mate >= self.threshold) & (mate < 1.5), mate, -1.0) - S.diagonal()
