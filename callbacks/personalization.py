@@ -1,6 +1,6 @@
 """Test scores of personal models, each on the client's own samples, or on some like its data."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, nan
@@ -168,11 +168,13 @@ class Personalization:
         models: Scores the models.
         epochs: Numbers of epochs of fine-tuning after which models are scored.
         path: The table with a row a client, `personal.csv`.
+        say: Prints a line, on the first rank.
     """
 
     models: PersonalModels
     epochs: Sequence[int]
     path: Path
+    say: Callable[[str], None] = lambda _: None
 
     def __post_init__(self) -> None:
         self.epochs = sorted({0, *self.epochs})
@@ -185,10 +187,8 @@ class Personalization:
         if federation.preempted:
             return
         epochs = ", ".join(map(str, self.epochs))
-        federation.fabric.print(
-            f"{federation.clients.num_clients:,} clients, scored after {epochs} epochs of "
-            "fine-tuning"
-        )
+        clients = federation.clients.num_clients
+        self.say(f"{clients:,} clients, scored after {epochs} epochs of fine-tuning")
         try:
             metrics = self.score(federation)
         except DivergenceError as error:

@@ -209,7 +209,8 @@ class Session:
             task=task,
             tag=monitor,
         )
-        return Personalization(models, o.finetune_epochs or (), self.run.path / "personal.csv")
+        path = self.run.path / "personal.csv"
+        return Personalization(models, o.finetune_epochs or (), path, self._say)
 
     def _simulation(
         self, fabric: Fabric, made: Parts, data: RunData, callbacks: Sequence[Any]

@@ -148,5 +148,6 @@ def test_it_is_said_that_images_are_scaled(capsys: Any) -> None:
 
 
 def test_a_fit_without_progress_prints_nothing(capsys: Any) -> None:
-    trainer(rounds=2, enable_progress_bar=False).fit(Lit(), data())
+    quiet = trainer(rounds=2, enable_progress_bar=False, finetune_epochs=[1])
+    quiet.fit(Lit(), data(test=0.2))
     assert not capsys.readouterr().out
