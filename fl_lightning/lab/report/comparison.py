@@ -19,7 +19,7 @@ from fl_lightning.runs.run import Run, load_runs
 IN_METHOD = "method", "algorithm", *PARTS
 """Options that the name of the method shows."""
 
-NAMED = *IN_METHOD, "data", "model", "partition", "augment"
+NAMED = *IN_METHOD, "data", "model", "partition", "augment", "callback"
 """Options whose values are shown without the option: `iid`, but `lr 0.1`."""
 
 
@@ -197,10 +197,27 @@ def _texts(runs: Sequence[Run], labels: Mapping[str, str]) -> DataFrame:
         {o: format_value(v) for o, v in run.config.identity(NUMBERS, EXTENT).items() if o != "seed"}
         for run in runs
     ]
-    for run, row in zip(runs, rows, strict=True):
+    callbacks = _shortened([run.config.get("callback") or () for run in runs])
+    for run, row, texts in zip(runs, rows, callbacks, strict=True):
+        if texts:
+            row["callback"] = format_value(texts)
         labeled = [folders[path] for path in (run.path, *run.path.parents) if path in folders]
         row["method"] = labeled[0] if labeled else method_name(run.config)
     return DataFrame(rows).fillna("")
+
+
+def _shortened(callbacks: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The callbacks of each run, without the arguments that are alike wherever they are used."""
+    alike = dict[str, set[str]]()
+    for name, _, given in (text.partition(":") for texts in callbacks for text in texts):
+        alike[name] = alike.get(name, {*given.split(",")}) & {*given.split(",")}
+
+    def short(text: str) -> str:
+        name, _, given = text.partition(":")
+        own = ",".join(one for one in given.split(",") if one not in alike[name])
+        return f"{name}:{own}" if own else name
+
+    return [[*map(short, texts)] for texts in callbacks]
 
 
 def _asked(names: Sequence[str], options: DataFrame) -> list[str]:

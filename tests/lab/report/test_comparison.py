@@ -32,6 +32,17 @@ def test_an_option_in_which_runs_of_a_cell_differ_becomes_part_of_the_row(
     assert len({*comparison.row_names}) == len(added) + 1
 
 
+def test_a_row_names_the_arguments_in_which_callbacks_differ(tmp_path):
+    used = [["sharpness:every=5,rho=0.1", "gradients"], ["sharpness:every=5,rho=0.2"], None]
+    for k, callbacks in enumerate(used):
+        run(tmp_path / str(k), [0.5], callback=callbacks)
+    assert compared(tmp_path).row_names == [
+        "fedavg, sharpness:rho=0.1,gradients",
+        "fedavg, sharpness:rho=0.2",
+        "fedavg, callback none",
+    ]
+
+
 def test_an_edited_user_file_makes_another_row(tmp_path):
     for name, text in (("a", "first"), ("b", "second"), ("c", "second")):
         folder = run(tmp_path / name, [0.5], seed=int(name == "c"), algorithm="mine.py:own")
