@@ -10,6 +10,8 @@ from fl_lightning.algorithms.adaptive import diloco as diloco
 from fl_lightning.algorithms.adaptive import fedadamw as fedadamw
 from fl_lightning.algorithms.adaptive import fedpac_sophia as fedpac_sophia
 from fl_lightning.algorithms.adaptive import local_adamw as local_adamw
+from fl_lightning.algorithms.asynchronous import fedasync as fedasync
+from fl_lightning.algorithms.asynchronous import fedbuff as fedbuff
 from fl_lightning.algorithms.averaging import fedavg as fedavg
 from fl_lightning.algorithms.averaging import feddisco as feddisco
 from fl_lightning.algorithms.averaging import fednova as fednova

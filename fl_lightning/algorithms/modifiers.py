@@ -185,6 +185,12 @@ def relaxed(beta: opt.StartBeta = 0.1, first_participation: opt.First = "init") 
     return Modifier(outer=(terms.RelaxedInitialization(beta, first_participation == "skip"),))
 
 
+@checked
+def stale(staleness: opt.Staleness = 4, decay: opt.StaleDecay = 0.5) -> Modifier:
+    """From a model of earlier rounds, as clients of an asynchronous server that finish late."""
+    return Modifier(outer=(terms.Stale(staleness, decay),))
+
+
 # --server-optimizer and --personal: what methods do
 
 
@@ -265,7 +271,7 @@ PARTS: Mapping[str, Mapping[str, Callable[..., Modifier]]] = {
         **_named(sam, sam_on, m_sam, vasso, gsam, asam, lesam, last_round, smoo, toga, sol),
     },
     "ascent": {"own": unchanged, **_named(neighbor, fusion)},
-    "client_start": {"received": unchanged, **_named(relaxed)},
+    "client_start": {"received": unchanged, **_named(relaxed, stale)},
     "server_optimizer": {
         "mean": unchanged,
         "momentum": _of(fedavgm),

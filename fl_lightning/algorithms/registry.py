@@ -25,6 +25,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     algorithms.representation,
     algorithms.fairness,
     algorithms.robust,
+    algorithms.asynchronous,
     algorithms.personal,
     algorithms.lora,
     algorithms.privacy,

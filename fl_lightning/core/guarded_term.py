@@ -145,6 +145,7 @@ class GuardedTerm(Term):
             rule = "return tensors such as x.to(w), or () for no message"
             check_like(leaf, w, f"the message of {view._where} has", rule, ("dtype", "device"))
         vars(v).update(view._states())
+        vars(view)["_passes_on"] = value is given[0]
         vars(view)["_kept"] = [(state, state._version) for state in view._states().values()]
         return value
 
@@ -159,6 +160,7 @@ class StrictView(View):
     _in_loss: bool
     _read: set[str]
     _assigned: set[str]
+    _passes_on: bool = False
     _kept: Sequence[tuple[Tensor, int]] = ()
 
     def __init__(self, term: Term, index: int, hook: str, view: View):

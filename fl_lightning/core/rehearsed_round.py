@@ -204,9 +204,15 @@ class RehearsedRound:
         return () if start and all(map(self._by_server, reports)) else self.messages[i]
 
     def _by_server(self, view: StrictView) -> bool:
-        """Whether a hook uses nothing of the client that the server does not know."""
-        known = {*ROUND_FACTS, "origin", "client", "weight", *self.server[view._term]}
-        return not view._assigned and view._read <= known
+        """Whether the server can do what a hook does: it knows all of the client that this takes.
+
+        It can weigh a client in the place of `send`, if that passes on the move as it is.
+        """
+        known = {*ROUND_FACTS, "origin", "client", "weight", "log", *self.server[view._term]}
+        sends = view._hook == "send"
+        if view._assigned - ({"weight"} if sends else set()) or (sends and not view._passes_on):
+            return False
+        return view._read <= known
 
     def downlink(self) -> tuple[set[str], set[tuple[int, str]]]:
         """What decides where to start, and what else the client must receive: its term, its name.
@@ -218,14 +224,14 @@ class RehearsedRound:
             if view._term not in self.counted:
                 continue
             hook, read, server = view._hook, view._read, self.server[view._term]
-            by_server = hook == "start" and self._by_server(view)
+            by_server = self._by_server(view)
             if self.unread and hook == "gradient":
                 read = read | server.keys()
             for name in read & {"anchor", *server}:
                 source = (-1, "model") if name == "anchor" else (view._term, name)
-                if by_server:
+                if by_server and hook == "start":
                     start_only.add(source[1])
-                elif hook in VISIT:
+                elif hook in VISIT and not (by_server and hook in ("send", "report")):
                     needed.add(source)
         return start_only, needed
 

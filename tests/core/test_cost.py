@@ -78,6 +78,7 @@ COSTS = {
     (1, 1 + 2 * NUMBER, 1, 0, 0): "qfedavg",
     (1, 1 + 6 * NUMBER, 1 + 6 * NUMBER, 0, 6 * NUMBER): "afl",
     (1, 0, 0, 1, 0): "local_only",
+    (1, 1, 1, 0, 4 + 6 * NUMBER): "fedbuff; fedasync",
 }
 TABLE = {name: row for row, names in COSTS.items() for name in names.split("; ")}
 

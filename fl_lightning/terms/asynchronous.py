@@ -1,0 +1,81 @@
+"""Clients that finish late, as under an asynchronous server."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fl_lightning.core.constraints import NonNegativeFloat, PositiveInt
+from fl_lightning.core.oracle import Oracle
+from fl_lightning.core.term import Initializer, OfClients, Term, View
+
+
+@dataclass(frozen=True)
+class Stale(Term):
+    """Each client starts from the model of up to `most` rounds ago, as one that finishes late.
+
+    Delays are drawn anew in each round, uniformly from 0 to `most`. A move counts
+    `(1 + delay)^-decay`; the server still divides by the number of clients. Before the first
+    round the model was w^0.
+
+    Attributes:
+        most: The longest delay, in rounds.
+        decay: How much less a late move counts.
+    """
+
+    most: PositiveInt = 4
+    decay: NonNegativeFloat = 0.5
+    roles = frozenset({"start"})
+    logs = ("delay",)
+
+    @property
+    def server(self) -> Mapping[str, Initializer]:  # type: ignore[override]
+        no_delays = OfClients(lambda first, clients: first.new_zeros(clients))
+        return {"past": lambda first, now: now.repeat(self.most, 1), "delays": no_delays}
+
+    def start(self, w: Tensor, v: View) -> Tensor:
+        delay = self._delay(v)
+        v.log("delay", delay)
+        then = v.past.index_select(0, (delay - 1).clamp(min=0).long()[None])[0]
+        return torch.where(delay > 0, then, w)
+
+    def send(self, delta: Tensor, v: View) -> Tensor:
+        v.weight = v.weight * self._discount(v)
+        return delta
+
+    def report(self, w: Tensor, v: View) -> tuple[Tensor, ...]:
+        return v.weight, v.weight / self._discount(v)
+
+    def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
+        v.past = torch.cat([v.anchor[None], v.past[:-1]])
+        v.delays = torch.randint(self.most + 1, v.delays.shape).to(v.delays)
+        return mean[0] / mean[1] * delta
+
+    def _delay(self, v: View) -> Tensor:
+        return v.delays.index_select(0, v.client[None])[0]
+
+    def _discount(self, v: View) -> Tensor:
+        return (1 + self._delay(v)) ** -self.decay
+
+
+@dataclass(frozen=True)
+class Mixing(Stale):
+    """FedAsync: `w <- (1 - s) w + s u_i`, s being the discount, and steps along `g + rho (w - o)`.
+
+    u_i is a whole model, so that a late client also pulls the server back to its start o.
+
+    Attributes:
+        rho: Strength of the pull of a visit to its start.
+    """
+
+    rho: NonNegativeFloat = 0.005
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        return oracle(w) + self.rho * (w - v.origin)
+
+    def report(self, w: Tensor, v: View) -> tuple[Tensor, ...]:
+        return *super().report(w, v), v.weight * (v.origin - v.anchor)
+
+    def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
+        return super().update(delta, mean, v) + mean[2] / mean[1]
