@@ -12,7 +12,7 @@ SYNONYMS = {
     "guides/ranks.md": ["gpu", "multiple gpus", "cuda", "cluster", "distributed"],
     "guides/robustness.md": ["byzantine", "attack", "poisoning", "median", "krum", "outliers"],
     "guides/personalization.md": ["recommender", "recommendation", "personal models"],
-    "guides/clients.md": ["system heterogeneity", "slow clients", "random epochs", "sampling"],
+    "guides/clients.md": ["system heterogeneity", "slow clients", "asynchronous", "sampling"],
     "guides/speed.md": ["fast", "memory", "many clients"],
     "guides/tuning.md": ["wandb", "mlflow", "sweep", "hyperparameters"],
     "guides/resuming.md": ["checkpoint", "resume", "killed"],
