@@ -130,14 +130,15 @@ def fedams(
         with: \delta = \frac{1}{M} \sum_{i \in S} (u_i - w^t)
 
     Args:
-        eps: A squared move, so that it goes with the local learning rate.
+        eps: A squared move, which goes with the local learning rate; the authors train at 0.01.
 
     References:
         Wang et al., ICML 2022, https://arxiv.org/abs/2205.02719
 
     Released code:
-        It corrects the bias of m and of the root, which is a factor on the server's learning rate
-        in round t: `sqrt(1 - beta2^t) / (1 - beta1^t)`, between 0.47 and 1.
+        It corrects the bias of m and of the root. With eps in the maximum this is a factor on the
+        server's learning rate in round t, `sqrt(1 - beta2^t) / (1 - beta1^t)`: 1, then down to
+        0.47, and slowly up again.
     """
     floor, tau = (eps, 0.0) if stabilization == "max" else (0.0, eps)
     return Algorithm(terms.MaxStabilized(beta1, beta2, tau, floor=floor))
@@ -148,7 +149,7 @@ def fedexp(eps: PositiveFloat = 1e-3) -> Algorithm:
     r"""FedExP: the server goes further where clients disagree (Jhunjhunwala et al., ICLR 2023).
 
     The server's step is half the mean squared length of the moves over that of their mean, and at
-    least 1. The paper evaluates the mean of the last two models, here the last one is evaluated.
+    least 1. The authors evaluate the mean of the last two models, which is left out here.
 
     Formula:
         step: w \gets w - \eta\, g(w)
@@ -158,15 +159,16 @@ def fedexp(eps: PositiveFloat = 1e-3) -> Algorithm:
         with: \delta = \frac{1}{M} \sum_{i \in S} (u_i - w^t)
 
     Args:
-        eps: Keeps the step small where moves cancel. A squared length of moves: 0.1 on EMNIST at a
-            learning rate of 0.1.
+        eps: Keeps the step small where moves cancel. The authors' is 0.1 on EMNIST, at a learning
+            rate of 0.1.
 
     References:
         Jhunjhunwala et al., ICLR 2023, https://arxiv.org/abs/2301.09604
 
     Released code:
-        It multiplies eps by M, and in each round by the square of the learning rate's decay; it
-        weighs both means by size (`--weighting by_size`).
+        It multiplies eps by M, and in each round by the square of the learning rate's decay, as
+        `exponential(0.005, 0.996)` does for five clients and a decay of 0.998. It weighs both means
+        by size (`--weighting by_size`).
     """
     return Algorithm(terms.Extrapolation(eps))
 
@@ -188,8 +190,8 @@ def fedvarp() -> Algorithm:
         Jhunjhunwala et al., UAI 2022, https://arxiv.org/abs/2207.14130
 
     Released code:
-        None of the authors. The paper divides moves by K eta, and multiplies the update by it: at
-        its constant learning rate this is the same.
+        None of the authors. The paper's y_i are moves over K eta, and its update is K eta times
+        theirs. At its constant K and learning rate this is the same.
     """
     return Algorithm(terms.ReusedMoves())
 

@@ -48,7 +48,7 @@ class AdaptiveServer(Term):
 class MaxStabilized(AdaptiveServer):
     """FedAMS: the server moves by `m / (sqrt(s) + tau)`, `s <- max(s, v, floor)`.
 
-    s begins at 0. The smaller of `floor` and `tau` may be 0, not both.
+    s begins at 0. `floor` or `tau` must be positive.
     """
 
     tau: NonNegativeFloat = 0.0

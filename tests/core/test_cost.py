@@ -25,6 +25,8 @@ BODY, NORM = (6 * 8 + 8 + 2 * 8) / D, 2 * 8 / D
 # * FedLESAM by the last round sends w^(t-1) down from the server; FedTOGA sends Delta down.
 # * FedWMSAM's server could send m_i, which it can make of c_i, in the place of m and c (2 down).
 # * FedNova's clients report their path length, one number; a FedSSG client counts its visits.
+# * FedVARP's clients keep y_i and send what their move differs from it; the paper's server keeps
+#   all y_i.
 # * FedAdamW sends one number a parameter; DiLoCo's clients keep the number of their steps.
 # * FedSOL of the head runs the body once; its Table 10 is in two passes, as written.
 COSTS = {
