@@ -74,8 +74,11 @@ from fl_lightning.algorithms.robust import trimmed_mean as trimmed_mean
 from fl_lightning.algorithms.server import fedacg as fedacg
 from fl_lightning.algorithms.server import fedadagrad as fedadagrad
 from fl_lightning.algorithms.server import fedadam as fedadam
+from fl_lightning.algorithms.server import fedams as fedams
 from fl_lightning.algorithms.server import fedavgm as fedavgm
+from fl_lightning.algorithms.server import fedexp as fedexp
 from fl_lightning.algorithms.server import fedinit as fedinit
+from fl_lightning.algorithms.server import fedvarp as fedvarp
 from fl_lightning.algorithms.server import fedyogi as fedyogi
 from fl_lightning.algorithms.sharpness import fedasam as fedasam
 from fl_lightning.algorithms.sharpness import fedgamma as fedgamma

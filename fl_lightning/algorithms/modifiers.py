@@ -13,7 +13,15 @@ from typing import Any, ParamSpec
 from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.algorithms.personal import fedbn, fedper, lg_fedavg
-from fl_lightning.algorithms.server import fedacg, fedadagrad, fedadam, fedavgm, fedyogi
+from fl_lightning.algorithms.server import (
+    fedacg,
+    fedadagrad,
+    fedadam,
+    fedams,
+    fedavgm,
+    fedexp,
+    fedyogi,
+)
 from fl_lightning.core.algorithm import Algorithm, OptimizerFactory
 from fl_lightning.core.constraints import checked
 from fl_lightning.core.term import Term, combining
@@ -278,6 +286,8 @@ PARTS: Mapping[str, Mapping[str, Callable[..., Modifier]]] = {
         "adam": _of(fedadam),
         "yogi": _of(fedyogi),
         "adagrad": _of(fedadagrad),
+        "amsgrad": _of(fedams),
+        "extrapolation": _of(fedexp),
         "lookahead": _of(fedacg),
     },
     "personal": {

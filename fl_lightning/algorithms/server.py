@@ -8,7 +8,7 @@ from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.algorithms.shared_options import sgd
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.constraints import NonNegativeFloat, checked
+from fl_lightning.core.constraints import NonNegativeFloat, PositiveFloat, checked
 from fl_lightning.core.weighting import by_size
 
 
@@ -106,6 +106,94 @@ def fedadagrad(
     """
     term = terms.AdaptiveServer(beta1, 0.0, tau, v0, "adagrad")
     return Algorithm(term, server=sgd(0.01), weight=by_size)
+
+
+@checked
+def fedams(
+    beta1: opt.Beta1 = 0.9,
+    beta2: opt.Beta2 = 0.99,
+    eps: PositiveFloat = 1e-3,
+    stabilization: Annotated[
+        Literal["max", "sum"],
+        Doc("Where eps is: in the maximum (Option 1), or added to the root (Option 2, AMSGrad)."),
+    ] = "max",
+) -> Algorithm:
+    r"""FedAMS: AMSGrad on the server, with a floor (Wang et al., ICML 2022).
+
+    As FedAdam, with the largest second moment of all rounds, and at least eps, in the root.
+
+    Formula:
+        step: w \gets w - \eta\, g(w)
+        server: m \gets \beta_1 m + (1 - \beta_1)\, \delta, \quad v \gets \beta_2 v + (1 -
+            \beta_2)\, \delta^2, \quad \hat{v} \gets \max(\hat{v},\, v,\, \epsilon)
+        then: w^{t+1} = w^t + \eta_s\, \frac{m}{\sqrt{\hat{v}}}
+        with: \delta = \frac{1}{M} \sum_{i \in S} (u_i - w^t)
+
+    Args:
+        eps: A squared move, which goes with the local learning rate; the authors train at 0.01.
+
+    References:
+        Wang et al., ICML 2022, https://arxiv.org/abs/2205.02719
+
+    Released code:
+        It corrects the bias of m and of the root. With eps in the maximum this is a factor on the
+        server's learning rate in round t, `sqrt(1 - beta2^t) / (1 - beta1^t)`: 1, then down to
+        0.47, and slowly up again.
+    """
+    floor, tau = (eps, 0.0) if stabilization == "max" else (0.0, eps)
+    return Algorithm(terms.MaxStabilized(beta1, beta2, tau, floor=floor))
+
+
+@checked
+def fedexp(eps: PositiveFloat = 1e-3) -> Algorithm:
+    r"""FedExP: the server goes further where clients disagree (Jhunjhunwala et al., ICLR 2023).
+
+    The server's step is half the mean squared length of the moves over that of their mean, and at
+    least 1. The authors evaluate the mean of the last two models, which is left out here.
+
+    Formula:
+        step: w \gets w - \eta\, g(w)
+        server: w^{t+1} = w^t + \eta_g\, \delta, \quad \eta_g = \max\Bigl(1,\, \frac{\frac{1}{M}
+            \sum_{i \in S} \lVert u_i - w^t \rVert^2}{2\, (\lVert \delta \rVert^2 + \epsilon)}
+            \Bigr)
+        with: \delta = \frac{1}{M} \sum_{i \in S} (u_i - w^t)
+
+    Args:
+        eps: Keeps the step small where moves cancel. The authors' is 0.1 on EMNIST, at a learning
+            rate of 0.1.
+
+    References:
+        Jhunjhunwala et al., ICLR 2023, https://arxiv.org/abs/2301.09604
+
+    Released code:
+        It multiplies eps by M, and in each round by the square of the learning rate's decay, as
+        `exponential(0.005, 0.996)` does for five clients and a decay of 0.998. It weighs both means
+        by size (`--weighting by_size`).
+    """
+    return Algorithm(terms.Extrapolation(eps))
+
+
+@checked
+def fedvarp() -> Algorithm:
+    r"""FedVARP: idle clients count with their last move (Jhunjhunwala et al., UAI 2022).
+
+    y_i is the move of the client's last visit, and y the mean of all y_i. The server adds to y what
+    the cohort's moves differ from their y_i, so that the variance of who is drawn vanishes.
+
+    Formula:
+        step: w \gets w - \eta\, g(w)
+        server: w^{t+1} = w^t + y + \frac{1}{M} \sum_{i \in S} (u_i - w^t - y_i), \quad y =
+            \frac{1}{N} \sum_{i=1}^{N} y_i
+        end: y_i \gets u_i - w^t
+
+    References:
+        Jhunjhunwala et al., UAI 2022, https://arxiv.org/abs/2207.14130
+
+    Released code:
+        None of the authors. The paper's y_i are moves over K eta, and its update is K eta times
+        theirs. At its constant K and learning rate this is the same.
+    """
+    return Algorithm(terms.ReusedMoves())
 
 
 @checked

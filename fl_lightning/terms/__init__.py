@@ -64,8 +64,11 @@ from fl_lightning.terms.sending import Sign as Sign
 from fl_lightning.terms.sending import TopK as TopK
 from fl_lightning.terms.server import AcceleratedStart as AcceleratedStart
 from fl_lightning.terms.server import AdaptiveServer as AdaptiveServer
+from fl_lightning.terms.server import Extrapolation as Extrapolation
+from fl_lightning.terms.server import MaxStabilized as MaxStabilized
 from fl_lightning.terms.server import NormalizedAveraging as NormalizedAveraging
 from fl_lightning.terms.server import RelaxedInitialization as RelaxedInitialization
+from fl_lightning.terms.server import ReusedMoves as ReusedMoves
 from fl_lightning.terms.server import ServerMomentum as ServerMomentum
 from fl_lightning.terms.sol import SOL as SOL
 from fl_lightning.terms.sol import GradientProjection as GradientProjection

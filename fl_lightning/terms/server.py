@@ -1,7 +1,7 @@
 """What the server does with the mean update, and where clients start."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -42,6 +42,66 @@ class AdaptiveServer(Term):
         else:
             v.v = v.v + square
         return v.m / (v.v.sqrt() + self.tau)
+
+
+@dataclass(frozen=True)
+class MaxStabilized(AdaptiveServer):
+    """FedAMS: the server moves by `m / (sqrt(s) + tau)`, `s <- max(s, v, floor)`.
+
+    s begins at 0. `floor` or `tau` must be positive.
+    """
+
+    tau: NonNegativeFloat = 0.0
+    v0: NonNegativeFloat | None = 0.0
+    floor: NonNegativeFloat = field(default=1e-3, kw_only=True)
+
+    @property
+    def server(self) -> Mapping[str, Initializer]:  # type: ignore[override]
+        return {**super().server, "s": zeros}
+
+    def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
+        super().update(delta, mean, v)
+        v.s = torch.maximum(v.s, v.v).clamp(min=self.floor)
+        return v.m / (v.s.sqrt() + self.tau)
+
+
+@dataclass(frozen=True)
+class Extrapolation(Term):
+    """FedExP: the update times `mean ||d_i||^2 / (2 (||mean d_i||^2 + eps))`, or 1 if that is less.
+
+    d_i are the clients' moves. The means are weighted as the update is.
+    """
+
+    eps: PositiveFloat = 1e-3
+    roles = frozenset({"server"})
+
+    def report(self, w: Tensor, v: View) -> tuple[Tensor, Tensor]:
+        return v.weight * (w - v.origin).square().sum(), v.weight
+
+    def update(self, delta: Tensor, mean: tuple[Tensor, Tensor], v: View) -> Tensor:
+        step = _weighted(mean) / (2 * (delta.square().sum() + self.eps))
+        return step.clamp(min=1) * delta
+
+
+@dataclass(frozen=True)
+class ReusedMoves(Term):
+    """FedVARP: the update `y + mean_S(d_i - y_i)`, in the place of the cohort's mean move.
+
+    y_i is the move d_i of the client's last visit, and y the mean of all y_i. Place it before terms
+    that add to the update.
+    """
+
+    client = {"y_i": zeros}
+    server = {"y": zeros}
+
+    def report(self, w: Tensor, v: View) -> tuple[Tensor, Tensor]:
+        old, v.y_i = v.y_i, w - v.origin
+        return v.weight * (v.y_i - old), v.weight
+
+    def update(self, delta: Tensor, mean: tuple[Tensor, Tensor], v: View) -> Tensor:
+        old, new = v.y, _weighted(mean)
+        v.y = old + v.participation * new
+        return old + new
 
 
 @dataclass(frozen=True)
@@ -120,4 +180,9 @@ class RelaxedInitialization(Term):
         return (v.weight * (v.origin - v.anchor), v.weight) if self.whole else ()
 
     def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
-        return delta + mean[0] / mean[1] if self.whole else delta
+        return delta + _weighted(mean) if self.whole else delta
+
+
+def _weighted(mean: tuple[Tensor, Tensor]) -> Tensor:
+    """The weighted mean, of the means of weighted messages and of weights; 0 of no client."""
+    return mean[0] / mean[1].clamp(min=1e-30)

@@ -22,7 +22,10 @@ CLIENTS = classification((12, 5, 7))
 COHORTS = [0, 1], [0], [0, 2]
 """Two clients in the first round; client 2 comes late."""
 SIX = classification((12, 5, 7, 9, 4, 8))
-"""Clients of rules that combine updates, all in each round."""
+"""Clients of rules that combine updates or see how they disagree, all in each round."""
+
+DISAGREEING = {"fedexp", "--server_optimizer extrapolation"}
+"""Rules that see how clients disagree, which two of them do too little."""
 
 
 def changes(name: str, **chosen: Any) -> tuple[tuple[str, Any], ...]:
@@ -37,12 +40,12 @@ def trained(name: str, chosen: tuple[tuple[str, Any], ...], rounds: int) -> Tens
     made = MAKERS[name](**dict(chosen))
     base = algorithms.fedsam(rho=0.1) if name.startswith("--ascent") else algorithms.fedavg()
     algorithm = made if isinstance(made, Algorithm) else made.to(base)
-    averages = algorithm.combining is None
+    few = algorithm.combining is None and name not in DISAGREEING
     run = federation(
         hard(algorithm),
-        clients=CLIENTS if averages else SIX,
+        clients=CLIENTS if few else SIX,
         module=classifier(norm=name in WITH_NORM),
-        sampler=lambda num_clients, seed, round: COHORTS[round] if averages else [*range(6)],
+        sampler=lambda num_clients, seed, round: COHORTS[round] if few else [*range(6)],
     )
     round_after_round(run, rounds)
     if algorithm.predict is from_logits:

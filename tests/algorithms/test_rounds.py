@@ -33,6 +33,7 @@ EXACT = {"rtol": 0, "atol": 1e-12}
     ("algorithm", "mean", "own"),
     [
         ("scaffold", "c", "c_i"),
+        ("fedvarp", "y", "y_i"),
         ("feddyn", "h", "h_i"),
         ("fedvra", "h", "h_i"),
         ("feddc", "h", "h_i"),

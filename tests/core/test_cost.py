@@ -25,17 +25,20 @@ BODY, NORM = (6 * 8 + 8 + 2 * 8) / D, 2 * 8 / D
 # * FedLESAM by the last round sends w^(t-1) down from the server; FedTOGA sends Delta down.
 # * FedWMSAM's server could send m_i, which it can make of c_i, in the place of m and c (2 down).
 # * FedNova's clients report their path length, one number; a FedSSG client counts its visits.
+# * FedVARP's clients keep y_i and send what their move differs from it; the paper's server keeps
+#   all y_i.
 # * FedAdamW sends one number a parameter; DiLoCo's clients keep the number of their steps.
 # * FedSOL of the head runs the body once; its Table 10 is in two passes, as written.
 COSTS = {
     (1, 1, 1, 0, 0): "fedavg; fedprox; feddisco; fedntd; fedrcl; fedsol; fedsol, fixed; "
     "fedsol_ft; knn_per; fedswa; local_adamw; local_muon; qffl; dp_fedavg; fedmedian; "
-    "trimmed_mean; krum; rfa",
+    "trimmed_mean; krum; rfa; fedexp",
     (1, 1 + NUMBER, 1 + NUMBER, 0, NUMBER): "dp_fedavg, adaptive",
     (1, 1 + 3 * NUMBER, 1, 0, 0): "fednova",
     (1, 2 + 3 * NUMBER, 2, 1, 1): "fednova, mean",
-    (1, 1, 1, 1, 1): "feddisco, on feddyn; feddyn; feddyn, norm; fedvra; fedvra, d",
+    (1, 1, 1, 1, 1): "feddisco, on feddyn; feddyn; feddyn, norm; fedvarp; fedvra; fedvra, d",
     (1, 1, 1, 0, 2): "fedadam; fedyogi; fedadagrad",
+    (1, 1, 1, 0, 3): "fedams; fedams, sum",
     (1, 1, 1, 0, 1): "fedavgm; fedacg; centered_clipping",
     (2, 1, 1, 0, 1): "fednsam; fednsam, as released",
     (1, 1, 1, 1, 0): "fedinit; fedlesam; fedlesam, skip; moon; fedmuon_lmo, local",

@@ -44,6 +44,7 @@ OPTIONS = {
     "fedgf, often": algorithms.fedgf(threshold=0.0, global_rho=0.2),
     "fednsam, momentum": algorithms.fednsam(ascent="momentum"),
     "fednsam, as released": algorithms.fednsam(memory="as_released"),
+    "fedams, sum": algorithms.fedams(stabilization="sum"),
     "fedinit, models": algorithms.fedinit(server="models"),
     "fedadamw, vision": algorithms.fedadamw(second_moment="whole", first_count="run"),
     "fedadamw, language": algorithms.fedadamw(first_count="run", alignment="mixed"),

@@ -19,6 +19,7 @@ NOT_NONE |= {"global_rho": 0.2, "quantile": 0.3}
 """Values of options that are none by default."""
 
 OTHER = {"fedgf threshold": 0.1, "fedgf window": 1, "krum kept": 2, "rfa nu": 10.0}
+OTHER |= {f"{name} eps": 1e-6 for name in ("fedexp", "--server_optimizer extrapolation")}
 OTHER |= {"centered_clipping tau": 0.01, "centered_clipping steps": 2}
 OTHER |= {f"{name} eps": 1e-3 for name in ("local_adamw", "fedadamw", "diloco")}
 """Values of options whose half does what the default does in the tests."""
@@ -31,6 +32,8 @@ WITH: dict[str, dict[str, Any]] = {
     "dp_fedsam clip_lr": {"quantile": 0.3},
     "feddisco size_weighting": {"alpha": 0.1},
     "feddisco prox_clip": {"alpha": 0.1},
+    "fedams beta2": {"eps": 1e-9},
+    "--server_optimizer amsgrad beta2": {"eps": 1e-9},
     "fedsol first_step": {"strength": "fixed"},
     "fedsol proximal": {"scope": "all"},  # moon does not see the head
     "fedsol_ablation beta": {"row": "a5"},  # a1, the default, does not use it

@@ -1,0 +1,225 @@
+"""FedExP and FedAMS as their authors' code computes them, FedVARP as its paper writes it.
+
+All are written again in NumPy, on the problem of tests/golden with its cohorts of four of ten
+clients. Then what the methods promise.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from executors import STACKED
+from problems import (
+    COHORTS,
+    assert_same_unless,
+    classification,
+    cpu,
+    federation,
+    round_after_round,
+    term,
+    trained,
+)
+from regressions import all_three, regression
+from torch import Tensor, nn
+from torch.func import grad
+from torch.nn import functional as F
+from torch.optim import SGD
+
+from fl_lightning import Algorithm, ClientData, DeviceDataset, Federation, Partition, algorithms
+from fl_lightning.core.curves import exponential
+from fl_lightning.core.weighting import by_size
+from fl_lightning.federation.sampling import BernoulliSampling
+
+C = algorithms
+UNIFORM = Algorithm()
+PROBLEM = np.load(Path(__file__).parents[1] / "golden" / "problem.npz")
+X, Y, SIZES = (PROBLEM[f"ragged_{name}"] for name in ("x", "y", "sizes"))
+START, CLIENTS = PROBLEM["theta0"], len(SIZES)
+ROUNDS = [cohort.tolist() for cohort in PROBLEM["cohorts"]]
+
+Vector = np.ndarray
+Models = Iterator[Vector]
+
+
+def loss(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    A, a, B, b, head, bias = w.split([16 * 12, 16, 16 * 16, 16, 5 * 16, 5])
+    z = torch.tanh(torch.tanh(x @ A.view(16, 12).T + a) @ B.view(16, 16).T + b)
+    return F.cross_entropy(z @ head.view(5, 16).T + bias, y)
+
+
+def move(w: Vector, client: int, lr: float, steps: int | None = None) -> Vector:
+    """u_i - w of two passes in batches of five, or of the first steps of them."""
+    first = SIZES[:client].sum()
+    x, y = (torch.from_numpy(a[first : first + SIZES[client]]) for a in (X, Y))
+    u = torch.from_numpy(w)
+    batches = [*zip(x.split(5), y.split(5), strict=True)] * 2
+    for batch in batches[:steps]:
+        u = u - lr * grad(loss)(u, *batch)
+    return u.numpy() - w
+
+
+def path(algorithm: Algorithm, steps: int | None = None, **options: Any) -> list[Vector]:
+    """Our models after each round."""
+    layers = nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 5)
+    module = nn.Sequential(*layers).double()
+    nn.utils.vector_to_parameters(torch.from_numpy(START), module.parameters())
+    owners = torch.arange(CLIENTS).repeat_interleave(torch.from_numpy(SIZES))
+    clients = ClientData(
+        DeviceDataset(torch.from_numpy(X), torch.from_numpy(Y), classes=tuple("abcde")),
+        Partition.from_owners(owners, CLIENTS),
+        batch_size=5,
+        epochs=2,
+        steps=steps,
+        shuffle=False,
+    )
+    run = Federation(
+        cpu(),
+        module,
+        algorithm.with_outer_terms(local=partial(SGD, lr=0.1)),
+        clients,
+        rounds=len(ROUNDS),
+        sampler=lambda num_clients, seed, round: ROUNDS[round],
+        **options,
+    )
+    return [round_after_round(run, 1).w.detach().numpy().copy() for _ in ROUNDS]
+
+
+def released_fedexp(eps: float, decay: float, steps: list[float]) -> Models:
+    """Divyansh03/FedExP 34b05a2, main.py lines 307-425, with the steps it takes."""
+    w, lr, p = START, 0.1, SIZES / SIZES.sum()
+    for S in ROUNDS:
+        lr, eps = decay * lr, decay * decay * eps
+        moves = [move(w, i, lr) for i in S]
+        p_sum = p[S].sum()
+        average = sum(p_i * d for p_i, d in zip(p[S], moves, strict=True)) / p_sum
+        squares = sum(p_i * np.linalg.norm(d) ** 2 for p_i, d in zip(p[S], moves, strict=True))
+        own = 0.5 * squares / p_sum / (np.linalg.norm(average) ** 2 + len(S) * eps)
+        steps.append(max(1, own))
+        w = w + steps[-1] * average
+        yield w
+
+
+@pytest.mark.parametrize("executor", [{}, {"executor": STACKED}], ids=["sequential", "stacked"])
+def test_fedexp_equals_the_authors_code(executor: dict[str, Any]) -> None:
+    eps, decay, steps = 1e-4, 0.9, list[float]()
+    expected = [*released_fedexp(eps, decay, steps)]
+    algorithm = C.fedexp(exponential(4 * decay**2 * eps, decay**2))
+    algorithm = algorithm.replace(lr=exponential(0.1 * decay, decay), weight=by_size)
+    np.testing.assert_allclose(path(algorithm, **executor), expected, rtol=0, atol=1e-12)
+    assert 1 < sum(step > 1 for step in steps) < len(steps)
+
+
+def released_fedams(lr: float, max_init: float, eps: float, floored: list[float]) -> Models:
+    """jinghuichen/FedCAMS 95ccc9a, update.py lines 264-277, with the share at the floor."""
+    w, beta1, beta2 = START, 0.9, 0.99
+    m, v, largest = np.zeros_like(w), np.zeros_like(w), np.full_like(w, max_init)
+    for t, S in enumerate(ROUNDS, start=1):
+        delta = np.mean([move(w, i, 0.1) for i in S], axis=0)
+        correction1, correction2 = 1 - beta1**t, 1 - beta2**t
+        m = m * beta1 + (1 - beta1) * delta
+        v = v * beta2 + (1 - beta2) * delta * delta
+        largest = np.maximum(largest, v)
+        floored.append(np.mean(largest == max_init))
+        w = w + lr / correction1 * m / (np.sqrt(largest) / np.sqrt(correction2) + eps)
+        yield w
+
+
+def test_fedams_equals_the_authors_code_at_their_bias_correction() -> None:
+    """At the eps of their command, 0, the correction is a factor on the server's rate."""
+    floored = list[float]()
+    expected = [*released_fedams(0.01, 1e-5, 0.0, floored)]
+
+    def corrected(t: int, rounds: int) -> float:
+        return float(0.01 * (1 - 0.99 ** (t + 1)) ** 0.5 / (1 - 0.9 ** (t + 1)))
+
+    algorithm = C.fedams(eps=1e-5).replace(server_lr=corrected)
+    np.testing.assert_allclose(path(algorithm), expected, rtol=0, atol=1e-12)
+    assert all(0.1 < share < 0.9 for share in floored[2:])
+
+
+def test_fedams_with_eps_in_the_sum_equals_option_2_of_the_paper() -> None:
+    w, (beta1, beta2), eps, lr = START, (0.9, 0.99), 1e-3, 0.01
+    m = v = largest = np.zeros_like(w)
+    expected = []
+    for S in ROUNDS:
+        delta = np.mean([move(w, i, 0.1) for i in S], axis=0)
+        m, v = beta1 * m + (1 - beta1) * delta, beta2 * v + (1 - beta2) * delta**2
+        largest = np.maximum(largest, v)
+        w = w + lr * m / (np.sqrt(largest) + eps)
+        expected.append(w)
+    assert (largest > v).any()
+    algorithm = C.fedams(eps=eps, stabilization="sum").replace(server=partial(SGD, lr=lr))
+    np.testing.assert_allclose(path(algorithm), expected, rtol=0, atol=1e-12)
+
+
+def written_fedvarp(steps: int) -> Models:
+    """Algorithm 2 of the paper, lines 5-14, at a server learning rate of 1."""
+    w, lr = START, 0.1
+    own, y = np.zeros((CLIENTS, len(w))), np.zeros_like(w)
+    for S in ROUNDS:
+        delta = {i: -move(w, i, lr, steps) / (lr * steps) for i in S}
+        v = y + sum(delta[i] - own[i] for i in S) / len(S)
+        y = y + sum(delta[i] - own[i] for i in S) / CLIENTS
+        w = w - lr * steps * v
+        for i in S:
+            own[i] = delta[i]
+        yield w
+
+
+@pytest.mark.parametrize("executor", [{}, {"executor": STACKED}], ids=["sequential", "stacked"])
+def test_fedvarp_equals_the_papers_algorithm(executor: dict[str, Any]) -> None:
+    expected = [*written_fedvarp(2)]
+    np.testing.assert_allclose(path(C.fedvarp(), 2, **executor), expected, rtol=0, atol=1e-12)
+
+
+def test_fedexp_is_fedavg_bit_for_bit_where_its_step_is_1() -> None:
+    assert np.array_equal(path(C.fedexp(eps=1e9)), path(UNIFORM))
+    assert not np.allclose(path(C.fedexp(eps=1e-4)), path(UNIFORM), atol=1e-3)
+
+
+def test_fedams_is_fedavg_bit_for_bit_at_a_floor_of_1_without_momentum() -> None:
+    assert np.array_equal(path(C.fedams(beta1=0.0, eps=1.0)), path(UNIFORM))
+
+
+def test_fedvarp_is_fedavg_where_everybody_takes_part() -> None:
+    everybody: Any = {"sampler": lambda *_: [*range(4)]}
+    assert_same_unless(C.fedvarp(), UNIFORM, C.fedavgm(), **everybody)
+
+
+def test_fedvarp_ends_where_fedavg_of_all_clients_does_though_few_are_drawn() -> None:
+    end = round_after_round(regression(UNIFORM, rounds=60, sampler=all_three), 60).w
+    varp, avg = (
+        (round_after_round(regression(algorithm, rounds=60), 60).w - end).norm()
+        for algorithm in (C.fedvarp(), UNIFORM)
+    )
+    assert varp < 1e-6 < 0.1 < avg
+
+
+def broken(self: Any, delta: Tensor, v: Any) -> Tensor:
+    return torch.where(v.client == 0, torch.nan, delta)
+
+
+@pytest.mark.parametrize("method", [C.fedexp(1e-6), C.fedvarp()], ids=["fedexp", "fedvarp"])
+def test_a_skipped_client_has_no_weight(method: Algorithm) -> None:
+    """Clients weigh by size, so that the others' weights are not 1 on average.
+
+    After a step of two samples they disagree, which FedExP's step depends on.
+    """
+    method, clients = method.replace(weight=by_size), classification(batch_size=2, steps=1)
+    skipping = method.with_outer_terms(term(send=broken))
+    run = federation(skipping, clients=clients, on_divergence="skip-client")
+    without = [[client for client in cohort if client] for cohort in COHORTS]
+    alone = federation(method, clients=clients, sampler=lambda *given: without[given[-1]])
+    ends = [round_after_round(made, 3).w for made in (run, alone)]
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["fedams", "fedexp", "fedvarp"])
+def test_a_cohort_without_clients_leaves_the_model(name: str) -> None:
+    sampler = BernoulliSampling(0.002, may_be_empty=True)
+    run = trained(getattr(C, name)(), sampler=sampler)
+    assert run.w.equal(run.server.initial_w)
