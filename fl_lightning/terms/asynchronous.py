@@ -9,6 +9,7 @@ from torch import Tensor
 from fl_lightning.core.constraints import NonNegativeFloat, PositiveInt
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import Initializer, OfClients, Term, View
+from fl_lightning.terms.server import weighted
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Stale(Term):
     def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
         v.past = torch.cat([v.anchor[None], v.past[:-1]])
         v.delays = torch.randint(self.most + 1, v.delays.shape).to(v.delays)
-        return mean[0] / mean[1] * delta
+        return weighted((mean[0], mean[1])) * delta
 
     def _delay(self, v: View) -> Tensor:
         return v.delays.index_select(0, v.client[None])[0]
@@ -78,4 +79,4 @@ class Mixing(Stale):
         return *super().report(w, v), v.weight * (v.origin - v.anchor)
 
     def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
-        return super().update(delta, mean, v) + mean[2] / mean[1]
+        return super().update(delta, mean, v) + weighted((mean[2], mean[1]))

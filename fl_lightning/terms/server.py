@@ -12,6 +12,11 @@ from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import Initializer, Term, View, initial, received, zeros
 
 
+def weighted(mean: tuple[Tensor, Tensor]) -> Tensor:
+    """The weighted mean, of the means of weighted messages and of weights; 0 of no client."""
+    return mean[0] / mean[1].clamp(min=1e-30)
+
+
 @dataclass(frozen=True)
 class AdaptiveServer(Term):
     """FedAdam and its relatives: the server moves by `m / (sqrt(v) + tau)`.
@@ -79,7 +84,7 @@ class Extrapolation(Term):
         return v.weight * (w - v.origin).square().sum(), v.weight
 
     def update(self, delta: Tensor, mean: tuple[Tensor, Tensor], v: View) -> Tensor:
-        step = _weighted(mean) / (2 * (delta.square().sum() + self.eps))
+        step = weighted(mean) / (2 * (delta.square().sum() + self.eps))
         return step.clamp(min=1) * delta
 
 
@@ -99,7 +104,7 @@ class ReusedMoves(Term):
         return v.weight * (v.y_i - old), v.weight
 
     def update(self, delta: Tensor, mean: tuple[Tensor, Tensor], v: View) -> Tensor:
-        old, new = v.y, _weighted(mean)
+        old, new = v.y, weighted(mean)
         v.y = old + v.participation * new
         return old + new
 
@@ -149,7 +154,7 @@ class NormalizedAveraging(Term):
 
     def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
         path, weight, p = mean  # the mean of p is 1 unless clients were skipped
-        return delta * (path / p) * (weight / p)
+        return delta * weighted((path, p)) * weighted((weight, p))
 
 
 @dataclass(frozen=True)
@@ -180,9 +185,4 @@ class RelaxedInitialization(Term):
         return (v.weight * (v.origin - v.anchor), v.weight) if self.whole else ()
 
     def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
-        return delta + _weighted(mean) if self.whole else delta
-
-
-def _weighted(mean: tuple[Tensor, Tensor]) -> Tensor:
-    """The weighted mean, of the means of weighted messages and of weights; 0 of no client."""
-    return mean[0] / mean[1].clamp(min=1e-30)
+        return delta + weighted(mean) if self.whole else delta

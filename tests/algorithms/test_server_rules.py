@@ -218,7 +218,10 @@ def test_a_skipped_client_has_no_weight(method: Algorithm) -> None:
     torch.testing.assert_close(*ends, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["fedams", "fedexp", "fedvarp"])
+SERVERS = ["fedams", "fedexp", "fedvarp", "fednova", "fedbuff", "fedasync"]
+
+
+@pytest.mark.parametrize("name", SERVERS)
 def test_a_cohort_without_clients_leaves_the_model(name: str) -> None:
     sampler = BernoulliSampling(0.002, may_be_empty=True)
     run = trained(getattr(C, name)(), sampler=sampler)
