@@ -11,17 +11,8 @@ from itertools import product
 from typing import Any, ParamSpec
 
 from fl_lightning import terms
+from fl_lightning.algorithms import personal, server
 from fl_lightning.algorithms import shared_options as opt
-from fl_lightning.algorithms.personal import fedbn, fedper, lg_fedavg
-from fl_lightning.algorithms.server import (
-    fedacg,
-    fedadagrad,
-    fedadam,
-    fedams,
-    fedavgm,
-    fedexp,
-    fedyogi,
-)
 from fl_lightning.core.algorithm import Algorithm, OptimizerFactory
 from fl_lightning.core.constraints import checked
 from fl_lightning.core.term import Term, combining
@@ -282,19 +273,19 @@ PARTS: Mapping[str, Mapping[str, Callable[..., Modifier]]] = {
     "client_start": {"received": unchanged, **_named(relaxed, stale)},
     "server_optimizer": {
         "mean": unchanged,
-        "momentum": _of(fedavgm),
-        "adam": _of(fedadam),
-        "yogi": _of(fedyogi),
-        "adagrad": _of(fedadagrad),
-        "amsgrad": _of(fedams),
-        "extrapolation": _of(fedexp),
-        "lookahead": _of(fedacg),
+        "momentum": _of(server.fedavgm),
+        "adam": _of(server.fedadam),
+        "yogi": _of(server.fedyogi),
+        "adagrad": _of(server.fedadagrad),
+        "amsgrad": _of(server.fedams),
+        "extrapolation": _of(server.fedexp),
+        "lookahead": _of(server.fedacg),
     },
     "personal": {
         "none": unchanged,
-        "head": _of(fedper),
-        "body": _of(lg_fedavg),
-        "norm": _of(fedbn),
+        "head": _of(personal.fedper),
+        "body": _of(personal.lg_fedavg),
+        "norm": _of(personal.fedbn),
         "word": word,
     },
     "send": {
