@@ -16,9 +16,9 @@ from fl_lightning.terms.server import weighted
 class Stale(Term):
     """Each client starts from the model of up to `most` rounds ago, as one that finishes late.
 
-    Delays are drawn anew in each round, uniformly from 0 to `most`. A move counts
-    `(1 + delay)^-decay`; the server still divides by the number of clients. Before the first
-    round the model was w^0.
+    Delays are drawn anew in each round, uniformly from 0 to `most`. Before the first round the
+    model was w^0. A move counts `(1 + delay)^-decay`, and the server does not divide by these
+    factors.
 
     Attributes:
         most: The longest delay, in rounds.
