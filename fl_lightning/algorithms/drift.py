@@ -122,7 +122,7 @@ def fedadmm(
 
     Args:
         rho: Strength of the proximal term and the dual.
-        eta: Step of the server; none is M/N. With 1 and few clients a round "change" diverges.
+        eta: Step of the server; none is M/N. With 1 and few clients a round "change" may diverge.
         memory: Use of a client's last model w_i: the change that it sends, or also the start of its
             next visit. "none" forgets it: w_i = w^t before a visit (released code).
 

@@ -178,7 +178,7 @@ class Mixture(Term):
         return {"v_i": initial} | (weight if self.adaptive else {})
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
-        g, eta, alpha = oracle(w), v.lr_sum / v.steps, self.weight(v)
+        g, eta, alpha = oracle(w), v.lr_sum / v.steps, self._weight(v)
         own = oracle(self.personal(w, v))
         if self.adaptive:
             v.alpha_i = (alpha - eta * torch.dot(v.v_i - w, own)).clamp(0, 1)
@@ -186,10 +186,10 @@ class Mixture(Term):
         return g
 
     def personal(self, w: Tensor, v: View) -> Tensor:
-        alpha = self.weight(v)
+        alpha = self._weight(v)
         return alpha * v.v_i + (1 - alpha) * w
 
-    def weight(self, v: View) -> Tensor | float:
+    def _weight(self, v: View) -> Tensor | float:
         """alpha, or the client's own."""
         return v.alpha_i if self.adaptive else self.alpha
 
