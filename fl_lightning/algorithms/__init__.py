@@ -16,6 +16,7 @@ from fl_lightning.algorithms.averaging import fedavg as fedavg
 from fl_lightning.algorithms.averaging import feddisco as feddisco
 from fl_lightning.algorithms.averaging import fednova as fednova
 from fl_lightning.algorithms.averaging import fedprox as fedprox
+from fl_lightning.algorithms.drift import fedadmm as fedadmm
 from fl_lightning.algorithms.drift import fedcm as fedcm
 from fl_lightning.algorithms.drift import feddc as feddc
 from fl_lightning.algorithms.drift import feddyn as feddyn
@@ -48,6 +49,7 @@ from fl_lightning.algorithms.matrix import fedmuon as fedmuon
 from fl_lightning.algorithms.matrix import fedmuon_lmo as fedmuon_lmo
 from fl_lightning.algorithms.matrix import fedpac_muon as fedpac_muon
 from fl_lightning.algorithms.matrix import local_muon as local_muon
+from fl_lightning.algorithms.personal import apfl as apfl
 from fl_lightning.algorithms.personal import ditto as ditto
 from fl_lightning.algorithms.personal import fedbabu as fedbabu
 from fl_lightning.algorithms.personal import fedbn as fedbn
@@ -58,6 +60,7 @@ from fl_lightning.algorithms.personal import knn_per as knn_per
 from fl_lightning.algorithms.personal import lg_fedavg as lg_fedavg
 from fl_lightning.algorithms.personal import local_only as local_only
 from fl_lightning.algorithms.personal import perfedavg as perfedavg
+from fl_lightning.algorithms.personal import pfedme as pfedme
 from fl_lightning.algorithms.privacy import dp_fedavg as dp_fedavg
 from fl_lightning.algorithms.privacy import dp_fedsam as dp_fedsam
 from fl_lightning.algorithms.representation import fedntd as fedntd

@@ -5,7 +5,7 @@ from typing import Literal
 from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import FiniteFloat, NonNegativeFloat, PositiveFloat, checked
-from fl_lightning.terms import SSG, ClientMomentum, FedVRADual
+from fl_lightning.terms import SSG, AugmentedModel, ClientMomentum, FedVRADual
 from fl_lightning.terms.ssg import ReleasedSSG
 
 
@@ -99,6 +99,42 @@ def fedvra(
         gradient. A third party's, https://github.com/FL-boop-blip/RFL-NLCP, has this dual step.
     """
     return Algorithm(FedVRADual(gamma, a=a, d=d))
+
+
+@checked
+def fedadmm(
+    rho: NonNegativeFloat = 0.01,
+    eta: NonNegativeFloat | None = None,
+    memory: Literal["change", "start", "none"] = "change",
+) -> Algorithm:
+    r"""FedADMM: clients send the change of their augmented models (Gong et al., ICDE 2022).
+
+    Clients step along the gradient of the augmented Lagrangian, whose dual is y_i = rho h_i. The
+    server adds eta times the mean change of w_i + h_i, w_i being the client's last model. With
+    eta = M/N w^t is the mean of w_i + h_i over all clients; where everybody takes part, this is
+    FedDyn.
+
+    Formula:
+        step: w \gets w - \eta\, [\, g(w) + \rho\, (h_i + w - w^t) \,]
+        end: d_i = (u_i - w_i) + (u_i - w^t), \quad h_i \gets h_i + u_i - w^t, \quad w_i \gets u_i
+        server: w^{t+1} = w^t + \frac{\eta_s}{M} \sum_{i \in S} d_i, \quad \eta_s = \frac{M}{N}
+            \text{ by default}
+
+    Args:
+        rho: Strength of the proximal term and the dual.
+        eta: Step of the server; none is M/N. With 1 and few clients a round "change" may diverge.
+        memory: Use of a client's last model w_i: the change that it sends, or also the start of its
+            next visit. "none" forgets it: w_i = w^t before a visit (released code).
+
+    References:
+        Gong et al., ICDE 2022, https://arxiv.org/abs/2204.03529
+
+    Released code:
+        It forgets w_i and has eta 1, later 0.5: `memory="none"`, `eta=1`. The server then takes
+        twice the mean move, and w^t settles where the clients' mean gradient is off 0 by
+        rho (M/N) / (2 eta) times the way from w^0.
+    """
+    return Algorithm(AugmentedModel(rho, eta, memory))
 
 
 @checked

@@ -16,7 +16,15 @@ from fl_lightning.core.constraints import (
 )
 from fl_lightning.core.prediction import NearestNeighbors
 from fl_lightning.core.weighting import by_size
-from fl_lightning.terms import Alternate, Ditto, FirstOrderMAML, LocalOnly, Personal
+from fl_lightning.terms import (
+    Alternate,
+    Ditto,
+    FirstOrderMAML,
+    LocalOnly,
+    Mixture,
+    MoreauEnvelope,
+    Personal,
+)
 
 
 def local_only() -> Algorithm:
@@ -139,6 +147,72 @@ def ditto(lam: NonNegativeFloat = 1.0) -> Algorithm:
         Li et al., ICML 2021, https://arxiv.org/abs/2012.04221
     """
     return Algorithm(Ditto(lam))
+
+
+@checked
+def pfedme(
+    lam: NonNegativeFloat = 15.0,
+    inner_steps: PositiveInt = 5,
+    inner_lr: NonNegativeFloat = 0.09,
+    mu: NonNegativeFloat = 0.0,
+) -> Algorithm:
+    r"""pFedMe: personal models by Moreau envelopes (Dinh et al., NeurIPS 2020).
+
+    In each local step the personal model theta_i takes K steps down the loss, pulled to w; then w
+    moves towards it. The paper's beta is the server's learning rate (`--server-lr`).
+
+    Formula:
+        start: \theta_i = w = w^t
+        step: \theta_i \gets \theta_i - \eta_p\, [\, g(\theta_i) + \lambda\, (\theta_i - w) \,]
+            \text{, K times on the batch}
+        then: w \gets w - \eta\, \lambda\, (w - \theta_i)
+        server: w^{t+1} = (1 - \beta)\, w^t + \frac{\beta}{M} \sum_{i \in S} u_i
+
+    Args:
+        lam: Strength of the pull, lambda. Local steps are stable while eta lambda is below 2; the
+            authors' eta is 0.005.
+        inner_steps: Steps K of theta_i on each batch.
+        inner_lr: Their learning rate eta_p (0.1 for a linear model).
+        mu: Their weight decay.
+
+    References:
+        Dinh et al., NeurIPS 2020, https://arxiv.org/abs/2006.08848
+
+    Released code:
+        theta_i decays (`mu=0.001`) and models are averaged by size (`--weighting by_size`). All
+        clients train in each round, as in the paper, and the cohort's models alone count; here
+        only the cohort trains. theta_i begins a visit at w^t and goes on from batch to batch.
+    """
+    return Algorithm(MoreauEnvelope(lam, inner_steps, inner_lr, mu))
+
+
+@checked
+def apfl(alpha: UnitInterval = 0.5, adaptive: bool = False) -> Algorithm:
+    r"""APFL: each client mixes a model of its own into the common one (Deng et al., 2020).
+
+    The common model is FedAvg's. Each local step also steps v_i down the loss of the mixture on the
+    same batch, by plain steps as Ditto's.
+
+    Formula:
+        step: w \gets w - \eta\, g(w), \quad v_i \gets v_i - \eta\, \alpha\, g(m_i), \quad m_i =
+            \alpha\, v_i + (1 - \alpha)\, w
+        adaptive: \alpha_i \gets \alpha_i - \eta\, \langle v_i - w, g(m_i) \rangle \text{, kept in }
+            [0, 1]
+        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t)
+
+    Args:
+        alpha: Weight of v_i in the client's model, which has the received model for w.
+        adaptive: Let each client learn its alpha, from this value on.
+
+    References:
+        Deng et al., 2020, https://arxiv.org/abs/2003.13461
+
+    Released code:
+        FedTorch mixes the two models' outputs, which is the same for a linear model alone, and
+        steps v_i where w has stepped already. It adapts alpha in the first step of a visit only,
+        along (alpha^2 + (1 - alpha)^2) times the gradient, plus 0.02 alpha.
+    """
+    return Algorithm(Mixture(alpha, adaptive))
 
 
 @checked

@@ -24,6 +24,7 @@ from fl_lightning.terms.drift import Clip as Clip
 from fl_lightning.terms.drift import ControlVariate as ControlVariate
 from fl_lightning.terms.drift import MovingVariate as MovingVariate
 from fl_lightning.terms.drift import Proximal as Proximal
+from fl_lightning.terms.dual import AugmentedModel as AugmentedModel
 from fl_lightning.terms.dual import CohortDual as CohortDual
 from fl_lightning.terms.dual import CohortLinearDual as CohortLinearDual
 from fl_lightning.terms.dual import DynamicRegularizer as DynamicRegularizer
@@ -44,6 +45,8 @@ from fl_lightning.terms.personal import Alternate as Alternate
 from fl_lightning.terms.personal import Ditto as Ditto
 from fl_lightning.terms.personal import FirstOrderMAML as FirstOrderMAML
 from fl_lightning.terms.personal import LocalOnly as LocalOnly
+from fl_lightning.terms.personal import Mixture as Mixture
+from fl_lightning.terms.personal import MoreauEnvelope as MoreauEnvelope
 from fl_lightning.terms.personal import Personal as Personal
 from fl_lightning.terms.perturb import ASAM as ASAM
 from fl_lightning.terms.perturb import GSAM as GSAM

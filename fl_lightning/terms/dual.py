@@ -1,13 +1,14 @@
 """Duals: a running memory h_i of each client's moves, and its mean h on the server."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from torch import Tensor
 
 from fl_lightning.core.constraints import NonNegativeFloat, PositiveFloat
 from fl_lightning.core.oracle import Oracle
-from fl_lightning.core.term import Term, View, zeros
+from fl_lightning.core.term import Initializer, Term, View, initial, zeros
 
 
 @dataclass(frozen=True)
@@ -106,3 +107,47 @@ class FedVRADual(DynamicRegularizer):
                 f"the dual step a = {self.a:g} is unstable: a visit multiplies the duals by "
                 f"{1 - self.a * gamma:.2f} where the loss is flat; choose a below {2 / gamma:.3g}"
             )
+
+
+@dataclass(frozen=True)
+class AugmentedModel(Term):
+    """FedADMM: a client sends the change of w_i + h_i, its last model and its dual over rho.
+
+    Its steps are FedDyn's, `g + rho (h_i + w - w^t)`, and h_i grows by `w_i - w^t`. The server adds
+    eta times the mean change.
+
+    Attributes:
+        rho: Strength.
+        eta: The server's step; None is M/N, which keeps w^t the mean of w_i + h_i of all clients.
+        memory: What w_i of the last visit is for: the change, or also the start of the next visit.
+            Without it the change counts from w^t.
+    """
+
+    rho: NonNegativeFloat = 0.01
+    eta: NonNegativeFloat | None = None
+    memory: Literal["change", "start", "none"] = "change"
+
+    @property
+    def roles(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset({"start"} if self.memory == "start" else ())
+
+    @property
+    def client(self) -> Mapping[str, Initializer]:  # type: ignore[override]
+        return {"h_i": zeros} | ({} if self.memory == "none" else {"w_i": initial})
+
+    def start(self, w: Tensor, v: View) -> Tensor:
+        return v.w_i if self.memory == "start" else w
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        return oracle(w) + self.rho * (v.h_i + w - v.anchor)
+
+    def send(self, delta: Tensor, v: View) -> Tensor:
+        move = delta + (v.origin - v.anchor)
+        v.h_i = v.h_i + move
+        if self.memory == "none":
+            return 2 * move
+        last, v.w_i = v.w_i, v.origin + delta
+        return v.w_i - last + move
+
+    def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
+        return (v.participation if self.eta is None else self.eta) * delta

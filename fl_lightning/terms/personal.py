@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning.core.constraints import NonNegativeFloat, UnitInterval
+from fl_lightning.core.constraints import NonNegativeFloat, PositiveInt, UnitInterval
 from fl_lightning.core.oracle import Oracle
-from fl_lightning.core.term import Initializer, OfLayout, Term, View, initial, scalar
+from fl_lightning.core.term import Initializer, OfLayout, Term, View, initial, received, scalar
 from fl_lightning.core.vector import Layout, Part
 from fl_lightning.terms.sending import count_sent
 
@@ -117,6 +117,81 @@ class Ditto(Term):
 
     def personal(self, w: Tensor, v: View) -> Tensor:
         return v.v_i
+
+
+@dataclass(frozen=True)
+class MoreauEnvelope(Term):
+    """pFedMe's step along `lam (w - theta_i)`, the gradient of the loss's Moreau envelope at w.
+
+    theta_i takes plain steps down `f(theta) + mu/2 |theta|^2 + lam/2 |theta - w|^2` on the batch,
+    from where the step before left it; a visit begins with `theta_i = w^t`.
+
+    Attributes:
+        lam: Strength of the pull of theta_i to w.
+        steps: Steps K of theta_i in each local step.
+        lr: Their learning rate.
+        mu: Their weight decay.
+    """
+
+    lam: NonNegativeFloat = 15.0
+    steps: PositiveInt = 5
+    lr: NonNegativeFloat = 0.09
+    mu: NonNegativeFloat = 0.0
+    client = {"theta_i": received}
+    roles = frozenset({"personal"})
+
+    def start(self, w: Tensor, v: View) -> Tensor:
+        v.theta_i = w
+        return w
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        theta = v.theta_i
+        for _ in range(self.steps):
+            pull = self.lam * (theta - w) + self.mu * theta
+            theta = theta - self.lr * (oracle(theta) + pull)
+        v.theta_i = theta
+        return self.lam * (w - theta)
+
+    def personal(self, w: Tensor, v: View) -> Tensor:
+        return v.theta_i
+
+
+@dataclass(frozen=True)
+class Mixture(Term):
+    """APFL's own model `alpha v_i + (1 - alpha) w`, of which each client trains the part v_i.
+
+    Each local step also steps v_i down the loss of the mixture on the same batch, at the rate of
+    `Ditto`.
+
+    Attributes:
+        alpha: Weight of v_i.
+        adaptive: Let alpha step down that loss, too, from this value and for each client.
+    """
+
+    alpha: UnitInterval = 0.5
+    adaptive: bool = False
+    roles = frozenset({"personal"})
+
+    @property
+    def client(self) -> Mapping[str, Initializer]:  # type: ignore[override]
+        weight = {"alpha_i": lambda first, now: now.new_full((), self.alpha)}
+        return {"v_i": initial} | (weight if self.adaptive else {})
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        g, eta, alpha = oracle(w), v.lr_sum / v.steps, self._weight(v)
+        own = oracle(self.personal(w, v))
+        if self.adaptive:
+            v.alpha_i = (alpha - eta * torch.dot(v.v_i - w, own)).clamp(0, 1)
+        v.v_i = v.v_i - eta * alpha * own
+        return g
+
+    def personal(self, w: Tensor, v: View) -> Tensor:
+        alpha = self._weight(v)
+        return alpha * v.v_i + (1 - alpha) * w
+
+    def _weight(self, v: View) -> Tensor | float:
+        """alpha, or the client's own."""
+        return v.alpha_i if self.adaptive else self.alpha
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,7 @@ SAME: list[tuple[Callable[..., Algorithm], dict[str, Any], Algorithm]] = [
     (toga, {"kappa": 0, "beta": 0}, C.fedspeed(rho=0.2)),
     (of(TOGA, rho=0, kappa=0), {"beta": 0}, UNIFORM),
     (partial(C.fedvra, a=2.0), {"a": 1.0}, C.feddyn()),
+    (partial(C.fedadmm, eta=0.5, memory="none"), {"rho": 0.0}, UNIFORM),
     (C.fedgmt, {"gamma": 0.0}, Algorithm(LinearDual(0.1), weight=by_size)),
     (C.fedgloss, {"rho": 0.0, "local_rho": 0.0}, C.feddyn().replace(weight=by_size)),
     (partial(C.fedgf, threshold=0.0), {"threshold": 1e9}, C.fedsam(0.05).replace(weight=by_size)),
@@ -196,6 +197,12 @@ def test_fedlesams_last_active_model_is_the_last_rounds_if_everybody_takes_part(
     own, common = (C.fedlesam(0.3, reference) for reference in ("last_active", "last_round"))
     assert_same_unless(own, common, UNIFORM, sampler=lambda *_: [*range(4)])
     assert (trained(hard(own)).w - trained(hard(common)).w).abs().max() > 1e-6
+
+
+def test_fedadmm_is_feddyn_if_everybody_takes_part() -> None:
+    admm, everybody = C.fedadmm(0.1), {"sampler": lambda *_: [*range(4)]}
+    assert_same_unless(admm, C.feddyn(0.1), UNIFORM, **everybody)
+    assert (trained(hard(admm)).w - trained(hard(C.feddyn(0.1))).w).abs().max() > 1e-6
 
 
 def test_fedswas_rate_is_steady_where_it_ends_as_it_begins() -> None:

@@ -170,6 +170,7 @@ REFUSED = [
     (C.fedbabu(), PERSONAL["head"], "no parameter of the part 'head'"),
     (C.fedavg(), M.word("lora_B"), "no parameter of the part 'lora_B'"),
     (C.local_only(), M.relaxed(), "RelaxedInitialization .* LocalOnly already says where clients"),
+    (C.fedadmm(memory="start"), M.relaxed(), "Relaxed.* AugmentedModel already says where clients"),
     (Algorithm(MINE), Modifier(outer=(MINE,)), "Mine .* Mine already has the tag 'mine'"),
     (C.scaffold(), M.neighbor(), "needs a perturbation: .*--perturb sam"),
     (M.lesam().to(C.fedavg()), M.neighbor(), "LESAM has no ascent.*such as SAM"),

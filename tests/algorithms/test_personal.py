@@ -212,3 +212,55 @@ def test_dittos_pull_by_hand() -> None:
         gradient = x.T @ (x @ v - y) / 2
         v = v - 0.1 * (gradient + 0.5 * (v - anchor))
     torch.testing.assert_close(rows(run, "v_i")[0], v, rtol=0, atol=1e-12)
+
+
+def test_apfls_common_model_is_fedavgs_and_its_own_ones_range_from_it_to_the_lonely() -> None:
+    """Of plain SGD without dropout, whose masks would differ."""
+    options = {"module": classifier(norm=False, dropout=0.0), "decays": False}
+    none, half, whole, fedavg, alone = (
+        trained(algorithm, **deepcopy(options))
+        for algorithm in (C.apfl(0.0), C.apfl(0.5), C.apfl(1.0), UNIFORM, C.local_only())
+    )
+    for run in (none, half, whole):
+        assert run.w.equal(fedavg.w)
+    assert personal_model(none, 0)[0].equal(fedavg.w.detach())
+    torch.testing.assert_close(rows(whole, "v_i"), rows(alone, "w_i"), rtol=0, atol=1e-12)
+    assert personal_model(whole, 0)[0].equal(rows(whole, "v_i")[0])
+    own = (rows(half, "v_i")[0] + half.w.detach()) / 2
+    torch.testing.assert_close(personal_model(half, 0)[0], own, rtol=0, atol=1e-12)
+
+
+def test_pfedme_without_a_pull_moves_nothing_common_and_adapts_the_received_model() -> None:
+    """Its own models are those of a visit alone; who never came has the common one."""
+    options = {"module": classifier(norm=False, dropout=0.0), "decays": False, "rounds": 1}
+    local = partial(torch.optim.SGD, lr=0.09)
+    free, pulled, alone = (
+        trained(algorithm, **deepcopy(options))
+        for algorithm in (
+            C.pfedme(lam=0.0, inner_steps=1),
+            C.pfedme(),
+            C.local_only().replace(local=local),
+        )
+    )
+    assert free.w.equal(free.server.initial_w)
+    assert (pulled.w - free.w).abs().max() > 1e-3
+    for client in COHORTS[0]:
+        own = rows(alone, "w_i")[client]
+        torch.testing.assert_close(personal_model(free, client)[0], own, rtol=0, atol=1e-12)
+    assert personal_model(pulled, 3)[0].equal(pulled.w.detach())
+
+
+def test_pfedmes_envelope_by_hand() -> None:
+    """One client of a linear regression, whose theta_i converges in many inner steps."""
+    run = regression(
+        C.pfedme(2.0, inner_steps=200, inner_lr=0.2), steps=3, lr=0.1, sampler=lambda *_: [1]
+    )
+    run.train_round()
+    x, y = torch.tensor(INPUTS[1], dtype=torch.float64), torch.tensor(TARGETS[1])
+    w = torch.zeros(2, dtype=torch.float64)
+    for _ in range(3):
+        pulled = x.T @ x / 2 + 2 * torch.eye(2, dtype=w.dtype)
+        nearest = torch.linalg.solve(pulled, x.T @ y.double() / 2 + 2 * w)
+        w = w - 0.1 * 2 * (w - nearest)
+    torch.testing.assert_close(run.w.detach(), w, rtol=0, atol=1e-12)
+    torch.testing.assert_close(personal_model(run, 1)[0], nearest, rtol=0, atol=1e-12)

@@ -59,6 +59,15 @@ def test_the_server_keeps_the_mean_of_all_clients_and_the_idle_keep_theirs(
         assert changed == run.sampler(6, 0, round)
 
 
+@pytest.mark.parametrize("memory", ["change", "start"])
+def test_fedadmms_server_keeps_the_mean_of_all_augmented_models(memory: Any) -> None:
+    run = federation(hard(C.fedadmm(memory=memory)), executor=STACKED)
+    for _ in range(3):
+        run.train_round()
+        mean = (rows(run, "w_i") + rows(run, "h_i")).mean(0)
+        torch.testing.assert_close(run.w.detach(), mean, **EXACT)
+
+
 def models(x: Any) -> Tensor:
     return x.u.mean(0)
 
@@ -112,11 +121,12 @@ def test_the_new_model_is_made_of(algorithm: Algorithm, made_of: Callable[[Any],
         (C.feddyn(alpha=1.0), True),
         (C.fedvra(gamma=1.0, a=2.0), True),
         (C.feddc(alpha=1.0), True),
+        (C.fedadmm(rho=1.0), True),
         (C.scaffold(), True),
         (C.fedavg(), False),
         (C.fedprox(mu=1.0), False),
     ],
-    ids=["fedtoga", "feddyn", "fedvra", "feddc", "scaffold", "fedavg", "fedprox"],
+    ids=["fedtoga", "feddyn", "fedvra", "feddc", "fedadmm", "scaffold", "fedavg", "fedprox"],
 )
 def test_duals_and_variates_reach_the_stationary_point_fedavg_misses(
     algorithm: Algorithm, exact: bool
@@ -126,6 +136,15 @@ def test_duals_and_variates_reach_the_stationary_point_fedavg_misses(
     assert mean_gradient(run.w.detach()).norm() > 1
     distance = float(mean_gradient(round_after_round(run, rounds).w.detach()).norm())
     assert distance < 1e-9 if exact else distance > 0.1
+
+
+def test_fedadmm_as_released_settles_off_that_point_by_its_way() -> None:
+    algorithm = C.fedadmm(rho=1.0, eta=0.5, memory="none")
+    run = regression(algorithm, rounds=60, lr=0.2, sampler=all_three, executor=STACKED)
+    w = round_after_round(run, 60).w.detach()
+    expected = -1.0 / (2 * 0.5) * (w - run.server.initial_w)
+    assert expected.norm() > 0.1
+    torch.testing.assert_close(mean_gradient(w), expected, rtol=0, atol=1e-9)
 
 
 def only_client_1(num_clients: int, seed: int, round: int) -> list[int]:

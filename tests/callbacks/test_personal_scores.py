@@ -17,7 +17,7 @@ def rounds_of(folder: Path, algorithm: str, *argv: str, rounds: int = ROUNDS) ->
     return jobs.results(folder)["metrics"]
 
 
-@pytest.mark.parametrize("algorithm", ["fedper", "ditto", "perfedavg"])
+@pytest.mark.parametrize("algorithm", ["fedper", "ditto", "pfedme", "apfl", "perfedavg"])
 def test_a_round_has_the_scores_of_a_run_that_ends_in_it(algorithm, tmp_path):
     """And the training is that of a run without scores."""
     scored = rounds_of(tmp_path / "scored", algorithm, *MEASURE)

@@ -24,7 +24,9 @@ def own_accuracies(run: Run, module: nn.Module, data: fl.FederatedData) -> list[
     return found
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedbn", "fedbabu", "ditto", "local_only"])
+@pytest.mark.parametrize(
+    "algorithm", ["fedavg", "fedbn", "fedbabu", "ditto", "pfedme", "apfl", "local_only"]
+)
 @pytest.mark.parametrize("epochs", [0, 2])
 def test_the_weights_are_those_of_the_models_that_are_scored(algorithm: str, epochs: int) -> None:
     given = fl.FederatedData(tuple(rows(80).values()), clients=[0, 1, 2, 3] * 20, test=0.4)

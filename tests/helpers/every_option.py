@@ -15,7 +15,7 @@ MAKERS: dict[str, Callable[..., Any]] = {
 }
 
 NOT_NONE: dict[str, Any] = {"alpha": 0.1, "v0": 0.01, "d": 1.5, "layers": ("outer",), "capacity": 3}
-NOT_NONE |= {"global_rho": 0.2, "quantile": 0.3}
+NOT_NONE |= {"global_rho": 0.2, "quantile": 0.3, "eta": 0.3}
 """Values of options that are none by default."""
 
 OTHER = {"fedgf threshold": 0.1, "fedgf window": 1, "krum kept": 2, "rfa nu": 10.0}
@@ -57,6 +57,7 @@ NEEDS_A_PAST = {
         "fedinit": "beta first_participation server",
         "scaffold feddc": "correction_lr size_weighting",
         "fedvra": "d",
+        "fedadmm": "memory",
         "fedlesam fedlesam_s fedlesam_d": "rho reference first_participation correction",
         "fedssg": "alpha gate_map gate_alignment gate_memory alignment correction correction_lr "
         "size_weighting",
