@@ -237,6 +237,6 @@ def fedssg(
     """
     gated = gate, gate_map, size_weighting
     aligned = gate_alignment, gate_memory, alignment, correction, correction_lr == "base"
-    released = ReleasedSSG(alpha, gate_offset, *gated, *aligned, aggregation)
+    released = ReleasedSSG(alpha, gate_offset, *(*gated, *aligned, aggregation))
     textbook = released == ReleasedSSG(alpha, gate_offset)
     return Algorithm(SSG(alpha, gate_offset) if textbook else released)
