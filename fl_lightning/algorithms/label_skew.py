@@ -69,8 +69,8 @@ def fedlc(tau: PositiveFloat = 1.0) -> Algorithm:
     r"""FedLC: scores calibrated by a client's class counts (Zhang et al., ICML 2022).
 
     The loss subtracts tau n_c^(-1/4) from the score of class c, n_c being the client's samples of
-    it: the margin of y over c grows by tau (n_y^(-1/4) - n_c^(-1/4)). A class that the client lacks
-    drops out.
+    it: the margin of y over c grows by tau (n_y^(-1/4) - n_c^(-1/4)). Classes that the client lacks
+    drop out, so that a client of one class stays where it is.
 
     Formula:
         step: w \gets w - \eta\, \nabla \log \sum_{c} e^{s_c - s_y + \Delta_{yc}}, \quad

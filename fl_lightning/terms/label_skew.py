@@ -63,8 +63,8 @@ def class_counts(v: View, b: ForwardPass) -> Tensor:
     """
     if len(v.labels) < 2:
         raise TermError(
-            "the method looks at the classes that a client holds, but the targets are no classes: "
-            "name the data's target, or choose another method"
+            "the method looks at the classes that a client holds, but the data have no classes: "
+            "give FederatedData target or classes, or choose another method"
         )
     check_scores(b)
     check_labels(b.y, *b.out.shape[:-1])
