@@ -87,9 +87,9 @@ def check_loss(term: Term, loss: TaskLoss) -> None:
     own = loss is own_loss or isinstance(loss, LabelsLoss)  # which only its module knows
     if term.needs_cross_entropy and not (own or is_mean_cross_entropy(loss)):
         raise UserError(
-            f"{type(term).__name__} changes the scores in a cross entropy, and the loss is "
-            f'{getattr(loss, "__name__", type(loss).__name__)}: give loss="cross_entropy", or '
-            "choose another method"
+            f"{type(term).__name__} changes the scores in a cross entropy without weights or "
+            f"smoothing, and the loss is {getattr(loss, '__name__', type(loss).__name__)}: give "
+            "loss='cross_entropy', or choose another method"
         )
 
 

@@ -15,12 +15,17 @@ from fl_lightning.errors import TermError
 from fl_lightning.terms.distill import check_labels, check_scores
 
 
-def correlations(z: Tensor, eps: float = 1e-8) -> Tensor:
-    """(d, d) correlations between d features of n samples, (n, d), in float32 at least."""
+def squared_correlations(z: Tensor, eps: float = 1e-8) -> Tensor:
+    """The squared correlations between different features of samples, (n, d), summed over pairs.
+
+    They are made of the products of samples, whose (n, n) squares have the sum of those of
+    features. In float32 at least.
+    """
     with torch.autocast(z.device.type, enabled=False):
         z = z.to(torch.promote_types(z.dtype, torch.float32))
         z = (z - z.mean(0)) / (z.var(0) + eps).sqrt()
-        return z.T @ z / (len(z) - 1)
+        of_one = z.square().sum(0).square().sum()
+        return ((z @ z.T).square().sum() - of_one) / (len(z) - 1) ** 2
 
 
 @dataclass(frozen=True)
@@ -41,16 +46,16 @@ class Decorrelation(Term):
             z = b.activations[head][0]
             if z.ndim != 2:
                 raise TermError(
-                    f"the method correlates features, (samples, features), but {tuple(z.shape)} "
-                    "enters the head: name a last linear layer in the model's attribute `head`"
+                    f"the method correlates features of whole samples, but {tuple(z.shape)} enters "
+                    "the head: name another in the model's attribute `head`, or choose another "
+                    "method"
                 )
             n, d = z.shape
             if n == 1:  # which has no correlations
                 return b.loss
-            K = correlations(z)
-            squares = (K * (1 - torch.eye(d, dtype=K.dtype, device=K.device))).square().sum()
             of_sums = (n - 1) ** 2 / (n * max(1, d * (d - 1)))
-            return b.loss + self.beta * (of_sums if self.products == "sum" else d**-2) * squares
+            weight = self.beta * (of_sums if self.products == "sum" else d**-2)
+            return b.loss + weight * squared_correlations(z)
 
         return oracle.of(loss, head)(w)
 
