@@ -9,28 +9,29 @@ from fl_lightning.core.weighting import by_size
 
 
 @checked
-def feddecorr(beta: NonNegativeFloat = 0.1, products: Literal["mean", "sum"] = "mean") -> Algorithm:
+def feddecorr(beta: NonNegativeFloat = 0.1, products: Literal["mean", "sum"] = "sum") -> Algorithm:
     r"""FedDecorr: features without correlations (Shi et al., ICLR 2023).
 
-    Adds beta / d^2 times the squared correlations between the d features that enter the head, over
-    a batch, so that they do not collapse into few dimensions.
+    Adds the squared correlations between the d features that enter the head, over a batch of n, so
+    that they do not collapse into few dimensions.
 
     Formula:
-        step: w \gets w - \eta\, \nabla \Bigl[ \ell(w) + \frac{\beta}{d^2}\, \|K\|_F^2 \Bigr]
-        with: K \text{: the correlations of the features that enter the head, over the batch}
+        step: w \gets w - \eta\, \nabla \Bigl[ \ell(w) + \frac{\beta}{n\, d\, (d - 1)}
+            \sum_{i \ne j} \Bigl( \sum_{b=1}^{n} \hat z_{bi}\, \hat z_{bj} \Bigr)^2 \Bigr]
+        with: \hat z \text{: the features that enter the head, standardized over the batch}
         server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)
 
     Args:
         beta: Weight of the correlations.
-        products: A correlation is the mean product of two features (paper), or its square that of
-            their sum over the size n of the batch (released code), which is about n times as large.
+        products: What is squared: sums of products over the batch, whose squares are divided by n,
+            or their means, the correlations K (paper), which is about n times weaker.
 
     References:
         Shi et al., ICLR 2023, https://arxiv.org/abs/2210.00226
 
     Released code:
-        Its beta of 0.1 weighs sums: `products="sum"`. It divides by the d (d - 1) pairs of
-        different features.
+        Its sums are the default, since its commands give them the weight 0.1. The paper has beta /
+        d^2 times the squared norm of K.
     """
     return Algorithm(terms.Decorrelation(beta, products), weight=by_size)
 

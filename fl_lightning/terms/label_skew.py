@@ -30,14 +30,13 @@ def squared_correlations(z: Tensor, eps: float = 1e-8) -> Tensor:
 
 @dataclass(frozen=True)
 class Decorrelation(Term):
-    """FedDecorr: adds `beta ||K||^2 / d^2`, K being the correlations of what enters the head.
+    """FedDecorr: adds the squared correlations between different features that enter the head.
 
-    Those of a feature with itself are constant, and left out. Its attributes are the options of
-    `fl_lightning.algorithms.feddecorr`.
+    Its attributes are the options of `fl_lightning.algorithms.feddecorr`.
     """
 
     beta: NonNegativeFloat = 0.1
-    products: Literal["mean", "sum"] = "mean"
+    products: Literal["mean", "sum"] = "sum"
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         head = v.layout.head
