@@ -13,7 +13,8 @@ def feddecorr(beta: NonNegativeFloat = 0.1, products: Literal["mean", "sum"] = "
     r"""FedDecorr: features without correlations (Shi et al., ICLR 2023).
 
     Adds the squared correlations between the d features that enter the head, over a batch of n, so
-    that they do not collapse into few dimensions.
+    that they do not collapse into few dimensions. A feature that hardly varies gets a large
+    gradient, which blows rounding up: --deterministic gives equal runs on any number of ranks.
 
     Formula:
         step: w \gets w - \eta\, \nabla \Bigl[ \ell(w) + \frac{\beta}{n\, d\, (d - 1)}
