@@ -38,6 +38,9 @@ from fl_lightning.algorithms.global_sharpness import fedlesam_d as fedlesam_d
 from fl_lightning.algorithms.global_sharpness import fedlesam_s as fedlesam_s
 from fl_lightning.algorithms.global_sharpness import fedsmoo as fedsmoo
 from fl_lightning.algorithms.global_sharpness import fedtoga as fedtoga
+from fl_lightning.algorithms.label_skew import feddecorr as feddecorr
+from fl_lightning.algorithms.label_skew import fedlc as fedlc
+from fl_lightning.algorithms.label_skew import fedrs as fedrs
 from fl_lightning.algorithms.lora import fedex_lora as fedex_lora
 from fl_lightning.algorithms.lora import fedit as fedit
 from fl_lightning.algorithms.lora import fedsa_lora as fedsa_lora

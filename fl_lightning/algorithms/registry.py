@@ -23,6 +23,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     algorithms.adaptive,
     algorithms.matrix,
     algorithms.representation,
+    algorithms.label_skew,
     algorithms.fairness,
     algorithms.robust,
     algorithms.asynchronous,

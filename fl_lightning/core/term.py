@@ -96,6 +96,8 @@ class Term:
         keeps: The part of the model that each client keeps for itself (see `Personal`). The
             executors then leave it the buffers of that part.
         needs_lora: Whether the model must have LoRA layers (`v.layout.lora`).
+        needs_cross_entropy: Whether the task's loss must be the mean cross entropy. A module that
+            computes its own loss is not asked.
 
     Example:
         >>> from dataclasses import dataclass
@@ -120,6 +122,7 @@ class Term:
     draws: bool = False
     keeps: Part | None = None
     needs_lora: bool = False
+    needs_cross_entropy: bool = False
 
     def __post_init__(self) -> None:
         check(self, f" of {type(self).__name__}", curves=True)

@@ -95,7 +95,7 @@ class Federation:
         self.seed, self.on_divergence = seed, on_divergence
         self.untrained = sanity_checks.freeze_others(module, algorithm.trains)
         self.layout = Layout(module)
-        sanity_checks.check_terms(algorithm.at(0, rounds), self.layout)
+        sanity_checks.check_terms(algorithm.at(0, rounds), self.layout, loss)
         sanity_checks.check_optimizers(algorithm, self.layout.read(module))
         self.new_executor = partial(executor, loss=loss, autocast=fabric.autocast)
         self.server = Server(module, self.layout, algorithm, seed, rounds, clients.num_clients)

@@ -10,6 +10,13 @@ from torch import Tensor, nn
 
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.guarded_term import check_declaration
+from fl_lightning.core.losses import (
+    LabelsLoss,
+    TaskLoss,
+    cross_entropy,
+    is_mean_cross_entropy,
+    own_loss,
+)
 from fl_lightning.core.network import class_name
 from fl_lightning.core.term import Term
 from fl_lightning.core.vector import Layout, Part
@@ -75,12 +82,24 @@ def check_lora(term: Term, layout: Layout) -> None:
         )
 
 
-def check_terms(algorithm: Algorithm, layout: Layout) -> None:
-    """Raise a UserError for a term that is declared wrongly, or that does not fit the model."""
+def check_loss(term: Term, loss: TaskLoss) -> None:
+    """Raise a UserError if a term needs the cross entropy, and the task has another loss."""
+    own = loss is own_loss or isinstance(loss, LabelsLoss)  # which only its module knows
+    if term.needs_cross_entropy and not (own or is_mean_cross_entropy(loss)):
+        raise UserError(
+            f"{type(term).__name__} changes the scores in a cross entropy without weights or "
+            f"smoothing, and the loss is {getattr(loss, '__name__', type(loss).__name__)}: give "
+            "loss='cross_entropy', or choose another method"
+        )
+
+
+def check_terms(algorithm: Algorithm, layout: Layout, loss: TaskLoss = cross_entropy) -> None:
+    """Raise a UserError for a term that is declared wrongly, or does not fit model and loss."""
     for term in algorithm.terms:
         check_declaration(term)
         check_personal_part(term, layout)
         check_lora(term, layout)
+        check_loss(term, loss)
 
 
 def check_settings(fabric: Fabric, on_divergence: str) -> None:

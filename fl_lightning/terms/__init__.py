@@ -34,6 +34,9 @@ from fl_lightning.terms.dual import StartDual as StartDual
 from fl_lightning.terms.fairness import Agnostic as Agnostic
 from fl_lightning.terms.fairness import FairStep as FairStep
 from fl_lightning.terms.fairness import LossWeight as LossWeight
+from fl_lightning.terms.label_skew import Decorrelation as Decorrelation
+from fl_lightning.terms.label_skew import LogitCalibration as LogitCalibration
+from fl_lightning.terms.label_skew import RestrictedSoftmax as RestrictedSoftmax
 from fl_lightning.terms.lora import AlternateRounds as AlternateRounds
 from fl_lightning.terms.lora import ExactAggregation as ExactAggregation
 from fl_lightning.terms.lora import Stacking as Stacking

@@ -27,7 +27,7 @@ def check_scores(b: ForwardPass) -> None:
         scores = out.shape[:-1] == y.shape or out[:, 0].shape != y.shape
     if not scores:
         raise TermError(
-            "distillation compares scores of classes, (*targets, classes), which the model's "
+            "the method's loss takes scores of classes, (*targets, classes), which the model's "
             "forward does not return: let it return such, or choose another method"
         )
 

@@ -101,6 +101,8 @@ SAME: list[tuple[Callable[..., Algorithm], dict[str, Any], Algorithm]] = [
     (C.fedntd, {"beta": 0.0}, AVG),
     (C.moon, {"mu": 0.0}, AVG),
     (partial(C.fedrcl, attraction=0.0, threshold=0.0, penalty=100.0), {"penalty": 0.0}, UNIFORM),
+    (C.feddecorr, {"beta": 0.0}, AVG),
+    (partial(C.fedrs, restricts="rare"), {"alpha": 1.0}, AVG),
     (C.feddisco, {"a": 0.0, "b": 0.0}, AVG),
     (C.qffl, {"q": 0.0}, UNIFORM),
     (C.qfedavg, {"q": 0.0}, UNIFORM),

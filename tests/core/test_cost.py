@@ -32,7 +32,7 @@ BODY, NORM = (6 * 8 + 8 + 2 * 8) / D, 2 * 8 / D
 COSTS = {
     (1, 1, 1, 0, 0): "fedavg; fedprox; feddisco; fedntd; fedrcl; fedsol; fedsol, fixed; "
     "fedsol_ft; knn_per; fedswa; local_adamw; local_muon; qffl; dp_fedavg; fedmedian; "
-    "trimmed_mean; krum; rfa; fedexp",
+    "trimmed_mean; krum; rfa; fedexp; feddecorr; fedrs; fedlc",
     (1, 1 + NUMBER, 1 + NUMBER, 0, NUMBER): "dp_fedavg, adaptive",
     (1, 1 + 3 * NUMBER, 1, 0, 0): "fednova",
     (1, 2 + 3 * NUMBER, 2, 1, 1): "fednova, mean",

@@ -38,6 +38,7 @@ WITH: dict[str, dict[str, Any]] = {
     "fedsol proximal": {"scope": "all"},  # moon does not see the head
     "fedsol_ablation beta": {"row": "a5"},  # a1, the default, does not use it
     "fedtoga carry": {"perturbation": "neighbor"},
+    "fedrs alpha": {"restricts": "rare"},  # each client has all classes
     "fedgf global_rho": {"threshold": 0.05},
     "fedgf window": {"threshold": 0.1},
     "centered_clipping steps": {"tau": 0.01},

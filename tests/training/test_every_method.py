@@ -33,7 +33,7 @@ class NextToken(nn.Module):
 def image() -> tuple[nn.Module, Any, dict[str, Any]]:
     pixels = torch.randint(256, (24, 1, 4, 4), generator=G, dtype=torch.uint8)
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
-    return net, (pixels, torch.arange(24) % 3), {}
+    return net, (pixels, torch.arange(24) // 8), {}  # all classes for each owner
 
 
 def text() -> tuple[nn.Module, Any, dict[str, Any]]:
@@ -61,6 +61,9 @@ REFUSED: dict[tuple[str, str], str] = {
     ("fedgmt", "table"): "of classes",
     ("fedrcl", "table"): "no classes",  # it contrasts samples of a class with others
     ("fedrcl", "text"): "no classes",  # of whole texts
+    ("feddecorr", "text"): "enters the head",  # it correlates features of whole texts
+    **{(name, "text"): "no classes" for name in ("fedrs", "fedlc")},
+    **{(name, "table"): "the loss is mse" for name in ("fedrs", "fedlc")},
     **dict.fromkeys(
         [(f"fedsol{kind}", "table") for kind in ("", "_ft", "_ablation")], "of classes"
     ),
