@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.core.constraints import NonNegativeFloat, PositiveInt
+from fl_lightning.core.device import to_device_async
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import Initializer, OfClients, Term, View
 from fl_lightning.terms.server import weighted
@@ -50,7 +51,8 @@ class Stale(Term):
 
     def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
         v.past = torch.cat([v.anchor[None], v.past[:-1]])
-        v.delays = torch.randint(self.most + 1, v.delays.shape).to(v.delays)
+        drawn = torch.randint(self.most + 1, v.delays.shape)  # alike on every device
+        v.delays = to_device_async(drawn, v.delays.device).to(v.delays)
         return weighted((mean[0], mean[1])) * delta
 
     def _delay(self, v: View) -> Tensor:
