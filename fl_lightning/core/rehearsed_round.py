@@ -225,13 +225,14 @@ class RehearsedRound:
                 continue
             hook, read, server = view._hook, view._read, self.server[view._term]
             by_server = self._by_server(view)
+            server_ends = by_server and hook in ("send", "report")
             if self.unread and hook == "gradient":
                 read = read | server.keys()
             for name in read & {"anchor", *server}:
                 source = (-1, "model") if name == "anchor" else (view._term, name)
                 if by_server and hook == "start":
                     start_only.add(source[1])
-                elif hook in VISIT and not (by_server and hook in ("send", "report")):
+                elif hook in VISIT and not (server_ends and name in server):
                     needed.add(source)
         return start_only, needed
 

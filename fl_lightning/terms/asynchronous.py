@@ -78,7 +78,8 @@ class Mixing(Stale):
         return oracle(w) + self.rho * (w - v.origin)
 
     def report(self, w: Tensor, v: View) -> tuple[Tensor, ...]:
-        return *super().report(w, v), v.weight * (v.origin - v.anchor)
+        return *super().report(w, v), v.weight * v.origin
 
     def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
-        return super().update(delta, mean, v) + weighted((mean[2], mean[1]))
+        starts, discount = weighted((mean[2], mean[1])), weighted((mean[0], mean[1]))
+        return super().update(delta, mean, v) + starts - discount * v.anchor
