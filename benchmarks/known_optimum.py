@@ -35,7 +35,7 @@ from fl_lightning.errors import DivergenceError
 STEPS: dict[str, Any] = {"rounds": 400, "local_steps": 5, "batch_size": 100, "lr": 0.05}
 SCHOOLS = STEPS | {"parallel_clients": 160}
 NEAR = 0.05
-"""A distance from which on a method is tried further."""
+"""A method that ends nearer than this is tried further."""
 
 
 def schools() -> Regression:

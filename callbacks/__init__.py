@@ -22,7 +22,13 @@ A callback may need something in the training. A recipe's run gives it what its 
 
 import re
 
-from fl_lightning.callbacks import client_measures, early_stopping, global_measures, perturbation
+from fl_lightning.callbacks import (
+    client_measures,
+    early_stopping,
+    global_measures,
+    personal_models,
+    perturbation,
+)
 from fl_lightning.callbacks.bases import Measure as Measure
 from fl_lightning.callbacks.bases import Stopping as Stopping
 from fl_lightning.callbacks.checkpoint import Checkpoint as Checkpoint
@@ -30,8 +36,6 @@ from fl_lightning.callbacks.client_measures import Consistency as Consistency
 from fl_lightning.callbacks.client_measures import Diagnostics as Diagnostics
 from fl_lightning.callbacks.client_measures import Gradients as Gradients
 from fl_lightning.callbacks.client_measures import LocalModels as LocalModels
-from fl_lightning.callbacks.client_measures import PersonalScores as PersonalScores
-from fl_lightning.callbacks.client_measures import PersonalWeights as PersonalWeights
 from fl_lightning.callbacks.client_measures import StateNorms as StateNorms
 from fl_lightning.callbacks.display import ProgressBar as ProgressBar
 from fl_lightning.callbacks.display import TensorBoard as TensorBoard
@@ -43,13 +47,15 @@ from fl_lightning.callbacks.global_measures import ClientScores as ClientScores
 from fl_lightning.callbacks.global_measures import EvaluateModels as EvaluateModels
 from fl_lightning.callbacks.global_measures import Sharpness as Sharpness
 from fl_lightning.callbacks.global_measures import TrainingScores as TrainingScores
+from fl_lightning.callbacks.personal_models import PersonalScores as PersonalScores
+from fl_lightning.callbacks.personal_models import PersonalWeights as PersonalWeights
 from fl_lightning.callbacks.personalization import Personalization as Personalization
 from fl_lightning.callbacks.personalization import PersonalModels as PersonalModels
 from fl_lightning.callbacks.perturbation import LayerStrength as LayerStrength
 from fl_lightning.callbacks.perturbation import PerturbationDrift as PerturbationDrift
 from fl_lightning.callbacks.scoring import Evaluation as Evaluation
 
-OFFERED = client_measures, early_stopping, global_measures, perturbation
+OFFERED = client_measures, personal_models, early_stopping, global_measures, perturbation
 """The modules whose classes `--callback` offers by name."""
 
 CALLBACKS = {

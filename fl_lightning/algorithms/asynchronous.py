@@ -8,14 +8,14 @@ from fl_lightning.terms import Mixing, Stale
 
 
 @checked
-def fedbuff(staleness: opt.Staleness = 4, decay: opt.StaleDecay = 0.5) -> Algorithm:
+def fedbuff(max_staleness: opt.MaxStaleness = 4, decay: opt.StaleDecay = 0.5) -> Algorithm:
     r"""FedBuff: the server steps when a buffer of late updates is full (Nguyen et al., 2022).
 
     A round is one step of the server, and its cohort the buffer. Each client starts from the model
     of s_i rounds ago, and its move counts (1 + s_i)^-decay.
 
     Formula:
-        start: u_i = w^{t - s_i}, \quad s_i \in \{0, \dots, \mathrm{staleness}\}
+        start: u_i = w^{t - s_i}, \quad s_i \in \{0, \dots, \mathrm{max}\}
         step: u_i \gets u_i - \eta\, g(u_i)
         server: w^{t+1} = w^t + \eta_s \frac{1}{M} \sum_{i \in S} (1 + s_i)^{-\mathrm{decay}}\,
             (u_i - w^{t - s_i})
@@ -28,12 +28,12 @@ def fedbuff(staleness: opt.Staleness = 4, decay: opt.StaleDecay = 0.5) -> Algori
         drawn. FLSim also divides by the discount of an average staleness, as a larger --server-lr
         does.
     """
-    return Algorithm(Stale(staleness, decay))
+    return Algorithm(Stale(max_staleness, decay))
 
 
 @checked
 def fedasync(
-    staleness: opt.Staleness = 4, decay: opt.StaleDecay = 0.5, rho: NonNegativeFloat = 0.005
+    max_staleness: opt.MaxStaleness = 4, decay: opt.StaleDecay = 0.5, rho: NonNegativeFloat = 0.005
 ) -> Algorithm:
     r"""FedAsync: the server mixes in late models, one after another (Xie et al., 2019).
 
@@ -41,7 +41,7 @@ def fedasync(
     server mixes in their mean. Staleness is drawn uniformly, as in the paper's experiments.
 
     Formula:
-        start: u_i = w^{t - s_i}, \quad s_i \in \{0, \dots, \mathrm{staleness}\}
+        start: u_i = w^{t - s_i}, \quad s_i \in \{0, \dots, \mathrm{max}\}
         step: u_i \gets u_i - \eta\, [\, g(u_i) + \rho\, (u_i - w^{t - s_i}) \,]
         server: w^{t+1} = w^t + \frac{\alpha}{M} \sum_{i \in S} (1 + s_i)^{-\mathrm{decay}}\,
             (u_i - w^t)
@@ -53,4 +53,4 @@ def fedasync(
     References:
         Xie et al., 2019, https://arxiv.org/abs/1903.03934
     """
-    return Algorithm(Mixing(staleness, decay, rho), server=sgd(0.6))
+    return Algorithm(Mixing(max_staleness, decay, rho), server=sgd(0.6))

@@ -185,9 +185,9 @@ def relaxed(beta: opt.StartBeta = 0.1, first_participation: opt.First = "init") 
 
 
 @checked
-def stale(staleness: opt.Staleness = 4, decay: opt.StaleDecay = 0.5) -> Modifier:
+def stale(max_staleness: opt.MaxStaleness = 4, decay: opt.StaleDecay = 0.5) -> Modifier:
     """From a model of earlier rounds, as clients of an asynchronous server that finish late."""
-    return Modifier(outer=(terms.Stale(staleness, decay),))
+    return Modifier(outer=(terms.Stale(max_staleness, decay),))
 
 
 # --server-optimizer and --personal: what methods do

@@ -181,7 +181,7 @@ def pfedme(
     Released code:
         theta_i decays (`mu=0.001`) and models are averaged by size (`--weighting by_size`). All
         clients train in each round, as in the paper, and the cohort's models alone count; here
-        only the cohort trains. theta_i begins a visit at w^t and goes on from batch to batch.
+        only the cohort trains. theta_i begins a visit at w^t and continues from batch to batch.
     """
     return Algorithm(MoreauEnvelope(lam, inner_steps, inner_lr, mu))
 

@@ -177,8 +177,8 @@ def fedexp(eps: PositiveFloat = 1e-3) -> Algorithm:
 def fedvarp() -> Algorithm:
     r"""FedVARP: idle clients count with their last move (Jhunjhunwala et al., UAI 2022).
 
-    y_i is the move of the client's last visit, and y the mean of all y_i. The server adds to y what
-    the cohort's moves differ from their y_i, so that the variance of who is drawn vanishes.
+    y_i is the move of the client's last visit, and y the mean of all y_i. The server adds to y how
+    far the cohort's moves differ from their y_i, against the variance of who is drawn.
 
     Formula:
         step: w \gets w - \eta\, g(w)

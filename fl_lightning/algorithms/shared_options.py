@@ -129,10 +129,10 @@ StartBeta = Annotated[
     NonNegativeFloat,
     Doc("Shift, in multiples of the received minus the client's last model."),
 ]
-Staleness = Annotated[
-    PositiveInt, Doc("The longest delay: rounds since the model that a client starts from.")
+MaxStaleness = Annotated[
+    PositiveInt, Doc("The largest staleness: rounds since the model that a client starts from.")
 ]
-StaleDecay = Annotated[NonNegativeFloat, Doc("A late move counts (1 + delay)^-decay.")]
+StaleDecay = Annotated[NonNegativeFloat, Doc("A stale move counts (1 + staleness)^-decay.")]
 
 # Clients' optimizers
 

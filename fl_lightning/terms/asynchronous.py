@@ -15,32 +15,32 @@ from fl_lightning.terms.server import weighted
 
 @dataclass(frozen=True)
 class Stale(Term):
-    """Each client starts from the model of up to `most` rounds ago, as one that finishes late.
+    """Each client starts from the model of some rounds ago, its staleness, as if it finished late.
 
-    Delays are drawn anew in each round, uniformly from 0 to `most`. Before the first round the
-    model was w^0. A move counts `(1 + delay)^-decay`, and the server does not divide by these
-    factors.
+    Staleness is drawn anew in each round, uniformly from 0 to `max_staleness`. Before the first
+    round the model was w^0. A move counts `(1 + staleness)^-decay`, and the server does not divide
+    by these factors.
 
     Attributes:
-        most: The longest delay, in rounds.
-        decay: How much less a late move counts.
+        max_staleness: The largest staleness, in rounds.
+        decay: How much less a stale move counts.
     """
 
-    most: PositiveInt = 4
+    max_staleness: PositiveInt = 4
     decay: NonNegativeFloat = 0.5
     roles = frozenset({"start"})
-    logs = ("delay",)
+    logs = ("staleness",)
 
     @property
     def server(self) -> Mapping[str, Initializer]:  # type: ignore[override]
-        no_delays = OfClients(lambda first, clients: first.new_zeros(clients))
-        return {"past": lambda first, now: now.repeat(self.most, 1), "delays": no_delays}
+        none = OfClients(lambda first, clients: first.new_zeros(clients))
+        return {"past": lambda first, now: now.repeat(self.max_staleness, 1), "stalenesses": none}
 
     def start(self, w: Tensor, v: View) -> Tensor:
-        delay = self._delay(v)
-        v.log("delay", delay)
-        then = v.past.index_select(0, (delay - 1).clamp(min=0).long()[None])[0]
-        return torch.where(delay > 0, then, w)
+        staleness = self._staleness(v)
+        v.log("staleness", staleness)
+        then = v.past.index_select(0, (staleness - 1).clamp(min=0).long()[None])[0]
+        return torch.where(staleness > 0, then, w)
 
     def send(self, delta: Tensor, v: View) -> Tensor:
         v.weight = v.weight * self._discount(v)
@@ -51,15 +51,15 @@ class Stale(Term):
 
     def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
         v.past = torch.cat([v.anchor[None], v.past[:-1]])
-        drawn = torch.randint(self.most + 1, v.delays.shape)  # alike on every device
-        v.delays = to_device_async(drawn, v.delays.device).to(v.delays)
+        drawn = torch.randint(self.max_staleness + 1, v.stalenesses.shape)  # alike on every device
+        v.stalenesses = to_device_async(drawn, v.stalenesses.device).to(v.stalenesses)
         return weighted((mean[0], mean[1])) * delta
 
-    def _delay(self, v: View) -> Tensor:
-        return v.delays.index_select(0, v.client[None])[0]
+    def _staleness(self, v: View) -> Tensor:
+        return v.stalenesses.index_select(0, v.client[None])[0]
 
     def _discount(self, v: View) -> Tensor:
-        return (1 + self._delay(v)) ** -self.decay
+        return (1 + self._staleness(v)) ** -self.decay
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ NEEDS_A_PAST = {
         "fedadamw": "gamma second_moment first_count",
         "fedmuon fedpac_muon fedpac_sophia": "gamma rank",
         "fedmuon_lmo": "correct",
-        "fedbuff fedasync": "staleness decay",
+        "fedbuff fedasync": "max_staleness decay",
         "moon": "mu tau",
         "fedrcl": "threshold",
     }.items()

@@ -16,15 +16,15 @@ from fl_lightning.terms import Stale
 REGRESSION = lines()
 
 
-class Delays:
-    """Notes the delay of each client, and the model after each round."""
+class Staleness:
+    """Notes the staleness of each client, and the model after each round."""
 
     def __init__(self) -> None:
-        self.delays, self.models = list[list[float]](), list[Tensor]()
+        self.drawn, self.models = list[list[float]](), list[Tensor]()
 
     def on_round_start(self, federation: Federation, cohort: Sequence[int]) -> None:
         self.models.append(federation.w.detach().clone())
-        self.delays.append(federation.server.states[0]["delays"].tolist())
+        self.drawn.append(federation.server.states[0]["stalenesses"].tolist())
 
     def on_fit_end(self, federation: Federation) -> None:
         self.models.append(federation.w.detach().clone())
@@ -42,29 +42,29 @@ def visit(client: int, start: Tensor, rho: float) -> Tensor:
 @pytest.mark.parametrize("method", ["fedbuff", "fedasync"])
 @pytest.mark.parametrize("executor", ["sequential", "stacked"])
 def test_rounds_are_those_of_the_equations(method: str, executor: str) -> None:
-    seen, module = Delays(), nn.Linear(2, 1, bias=False).double()
-    given: dict[str, Any] = {"name": method, "staleness": 3, "decay": 0.7}
+    seen, module = Staleness(), nn.Linear(2, 1, bias=False).double()
+    given: dict[str, Any] = {"name": method, "max_staleness": 3, "decay": 0.7}
     options = {**OPTIONS, "rounds": 9, "callbacks": [seen], "executor": executor}
     if executor == "sequential":
         del options["parallel_clients"]
     data = fl.FederatedData((REGRESSION.x, REGRESSION.y), clients=REGRESSION.owners)
     fl.FederatedTrainer(given, **options).fit(module, data)
     mixes = method == "fedasync"
-    for t, delays in enumerate(seen.delays):
+    for t, drawn in enumerate(seen.drawn):
         now, moves = seen.models[t], []
-        for client, delay in enumerate(map(round, delays)):
-            start = seen.models[max(t - delay, 0)]
+        for client, staleness in enumerate(map(round, drawn)):
+            start = seen.models[max(t - staleness, 0)]
             late = visit(client, start, 0.005 if mixes else 0.0)
-            moves.append((1 + delay) ** -0.7 * (late - (now if mixes else start)))
+            moves.append((1 + staleness) ** -0.7 * (late - (now if mixes else start)))
         expected = now + (0.6 if mixes else 1.0) * torch.stack(moves).mean(0)
         torch.testing.assert_close(seen.models[t + 1], expected, rtol=0, atol=1e-12)
-    drawn = torch.tensor(seen.delays[1:])
-    assert not any(seen.delays[0])
-    assert drawn.unique().tolist() == [0, 1, 2, 3]
+    later = torch.tensor(seen.drawn[1:])
+    assert not any(seen.drawn[0])
+    assert later.unique().tolist() == [0, 1, 2, 3]
 
 
 def test_the_first_round_is_fedavgs() -> None:
-    """Whatever the delay, the model was w^0."""
+    """Whatever the staleness, the model was w^0."""
     late, plain = trained(algorithms.fedbuff(), rounds=1).w, trained(Algorithm(), rounds=1).w
     torch.testing.assert_close(late, plain, rtol=0, atol=0)
 
