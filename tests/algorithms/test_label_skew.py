@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from functools import partial
-from pathlib import Path
 
-import numpy as np
 import pytest
+import ragged_problem as ragged
 import torch
 from executors import EAGER
 from problems import classification, federation, hard, round_after_round, trained
+from ragged_problem import SIZES
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD
@@ -19,9 +18,7 @@ from fl_lightning import Algorithm, ClientData, DeviceDataset, Partition, algori
 from fl_lightning.core.losses import TaskLoss, binary_cross_entropy, mse
 from fl_lightning.errors import UserError
 
-GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "problem.npz")
-"""10 clients of unequal sizes and 5 classes, of which they see few; see tests/golden/README.md."""
-ROUNDS, LR, BATCH, EPOCHS = 4, 0.1, 5, 2
+ROUNDS, LR = 4, 0.1
 
 Loss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """A batch's loss of features, scores, classes, and the client's class counts."""
@@ -62,38 +59,20 @@ def calibrated(z: Tensor, scores: Tensor, y: Tensor, counts: Tensor) -> Tensor:
     return F.cross_entropy(scores[:, held] - margins, place)
 
 
-def network() -> nn.Module:
-    net = nn.Sequential(
-        nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 5)
-    ).double()
-    nn.utils.vector_to_parameters(torch.from_numpy(GOLDEN["theta0"]), net.parameters())
-    return net
-
-
-def samples() -> tuple[Tensor, Tensor, list[int]]:
-    x, y = torch.from_numpy(GOLDEN["ragged_x"]), torch.from_numpy(GOLDEN["ragged_y"]).long()
-    return x, y, GOLDEN["ragged_sizes"].tolist()
-
-
 def by_hand(loss: Loss) -> list[Tensor]:
     """The model after each round."""
-    x, y, sizes = samples()
-    of_clients = [*zip(x.split(sizes), y.split(sizes), strict=True)]
-    model, path = network(), []
-    for cohort in GOLDEN["cohorts"][:ROUNDS].tolist():
-        models, weights = [], torch.tensor([sizes[i] for i in cohort], dtype=torch.float64)
+    counts = [y.bincount(minlength=5).double() for y in ragged.Y.split(SIZES)]
+    model, path = ragged.network(), []
+    for cohort in ragged.COHORTS[:ROUNDS]:
+        models, weights = [], torch.tensor([SIZES[i] for i in cohort], dtype=torch.float64)
         for i in cohort:
             local = deepcopy(model)
-            optimizer, counts = (
-                SGD(local.parameters(), LR),
-                of_clients[i][1].bincount(minlength=5).double(),
-            )
-            for _ in range(EPOCHS):
-                for a, b in zip(*(t.split(BATCH) for t in of_clients[i]), strict=True):
-                    z = local[:4](a)
-                    optimizer.zero_grad()
-                    loss(z, local[4](z), b, counts).backward()
-                    optimizer.step()
+            optimizer = SGD(local.parameters(), LR)
+            for x, y in ragged.batches(i):
+                z = local[:4](x)
+                optimizer.zero_grad()
+                loss(z, local[4](z), y, counts[i]).backward()
+                optimizer.step()
             models.append(nn.utils.parameters_to_vector(local.parameters()).detach())
         w = (weights / weights.sum()) @ torch.stack(models)
         nn.utils.vector_to_parameters(w, model.parameters())
@@ -116,23 +95,7 @@ def by_hand(loss: Loss) -> list[Tensor]:
 def test_a_method_equals_a_plain_program(
     algorithm: Algorithm, loss: Loss, executor: object
 ) -> None:
-    x, y, sizes = samples()
-    owners = torch.arange(10).repeat_interleave(torch.tensor(sizes))
-    run = federation(
-        algorithm.replace(local=partial(SGD, lr=LR)),
-        module=network(),
-        clients=ClientData(
-            DeviceDataset(x, y, classes=tuple("abcde")),
-            Partition.from_owners(owners, 10),
-            batch_size=BATCH,
-            epochs=EPOCHS,
-            shuffle=False,
-        ),
-        rounds=ROUNDS,
-        sampler=lambda clients, seed, round: GOLDEN["cohorts"][round].tolist(),
-        executor=executor,
-        decays=False,
-    )
+    run = ragged.ragged_federation(algorithm, LR, ROUNDS, executor=executor)
     for w in by_hand(loss):
         run.train_round()
         torch.testing.assert_close(run.w.detach(), w, rtol=0, atol=1e-9)

@@ -3,48 +3,28 @@
 Each loop is written after the files and lines that it names, and calls nothing of the package.
 """
 
-from collections.abc import Iterator
 from copy import deepcopy
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+import ragged_problem as ragged
 import torch
-from problems import cpu, rows
-from torch import Tensor, nn
+from problems import rows
+from ragged_problem import SIZES, batches, network
+from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, ClientData, DeviceDataset, Federation, Partition, algorithms
+from fl_lightning import Algorithm, Federation, algorithms
 from fl_lightning.core.weighting import by_size, uniform
 from fl_lightning.federation.fine_tuning import personal_model
 
-PROBLEM = np.load(Path(__file__).parents[1] / "golden" / "problem.npz")
 LR, ROUNDS = 0.05, 4
-COHORTS: list[list[int]] = PROBLEM["cohorts"][:ROUNDS].tolist()
-SIZES: list[int] = PROBLEM["ragged_sizes"].tolist()
-X, Y = (torch.from_numpy(PROBLEM[f"ragged_{name}"]) for name in "xy")
-BEGIN = np.cumsum([0, *SIZES])
+COHORTS = ragged.COHORTS[:ROUNDS]
 
 Weights = dict[str, Tensor]
-
-
-def network() -> nn.Module:
-    inner, middle, head = nn.Linear(12, 16), nn.Linear(16, 16), nn.Linear(16, 5)
-    module = nn.Sequential(inner, nn.Tanh(), middle, nn.Tanh(), head).double()
-    nn.utils.vector_to_parameters(torch.from_numpy(PROBLEM["theta0"]), module.parameters())
-    return module
-
-
-def batches(client: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Two epochs in batches of five."""
-    for _ in range(2):
-        for i in range(BEGIN[client], BEGIN[client + 1], 5):
-            part = slice(i, min(i + 5, BEGIN[client + 1]))
-            yield X[part], Y[part]
 
 
 def vector(weights: Weights) -> Tensor:
@@ -66,17 +46,7 @@ def gradient(weights: Weights, x: Tensor, y: Tensor) -> Weights:
 
 
 def federation(algorithm: Algorithm, momentum: float = 0.0, **options: Any) -> Federation:
-    owners = torch.arange(10).repeat_interleave(torch.tensor(SIZES))
-    clients = ClientData(
-        DeviceDataset(X, Y, classes=tuple("abcde")),
-        Partition.from_owners(owners, 10),
-        batch_size=5,
-        epochs=2,
-        shuffle=False,
-    )
-    algorithm = algorithm.replace(local=partial(SGD, lr=LR, momentum=momentum), **options)
-    sampler = lambda num_clients, seed, round: COHORTS[round]  # noqa: E731
-    return Federation(cpu(), network(), algorithm, clients, rounds=ROUNDS, sampler=sampler)
+    return ragged.ragged_federation(algorithm.replace(**options), LR, ROUNDS, momentum=momentum)
 
 
 def assert_equal(found: Tensor, expected: Tensor) -> None:

@@ -6,40 +6,37 @@ clients. Then what the methods promise.
 
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import ragged_problem as ragged
 import torch
 from executors import STACKED
 from problems import (
     COHORTS,
     assert_same_unless,
     classification,
-    cpu,
     federation,
     round_after_round,
     term,
     trained,
 )
 from regressions import all_three, regression
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import grad
 from torch.nn import functional as F
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, ClientData, DeviceDataset, Federation, Partition, algorithms
+from fl_lightning import Algorithm, algorithms
 from fl_lightning.core.curves import exponential
 from fl_lightning.core.weighting import by_size
 from fl_lightning.federation.sampling import BernoulliSampling
 
 C = algorithms
 UNIFORM = Algorithm()
-PROBLEM = np.load(Path(__file__).parents[1] / "golden" / "problem.npz")
-X, Y, SIZES = (PROBLEM[f"ragged_{name}"] for name in ("x", "y", "sizes"))
-START, CLIENTS = PROBLEM["theta0"], len(SIZES)
-ROUNDS = [cohort.tolist() for cohort in PROBLEM["cohorts"]]
+SIZES, START = np.array(ragged.SIZES), ragged.START.numpy()
+ROUNDS, CLIENTS = ragged.COHORTS, len(SIZES)
 
 Vector = np.ndarray
 Models = Iterator[Vector]
@@ -53,38 +50,15 @@ def loss(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 def move(w: Vector, client: int, lr: float, steps: int | None = None) -> Vector:
     """u_i - w of two passes in batches of five, or of the first steps of them."""
-    first = SIZES[:client].sum()
-    x, y = (torch.from_numpy(a[first : first + SIZES[client]]) for a in (X, Y))
     u = torch.from_numpy(w)
-    batches = [*zip(x.split(5), y.split(5), strict=True)] * 2
-    for batch in batches[:steps]:
+    for batch in ragged.batches(client)[:steps]:
         u = u - lr * grad(loss)(u, *batch)
     return u.numpy() - w
 
 
 def path(algorithm: Algorithm, steps: int | None = None, **options: Any) -> list[Vector]:
     """Our models after each round."""
-    layers = nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 5)
-    module = nn.Sequential(*layers).double()
-    nn.utils.vector_to_parameters(torch.from_numpy(START), module.parameters())
-    owners = torch.arange(CLIENTS).repeat_interleave(torch.from_numpy(SIZES))
-    clients = ClientData(
-        DeviceDataset(torch.from_numpy(X), torch.from_numpy(Y), classes=tuple("abcde")),
-        Partition.from_owners(owners, CLIENTS),
-        batch_size=5,
-        epochs=2,
-        steps=steps,
-        shuffle=False,
-    )
-    run = Federation(
-        cpu(),
-        module,
-        algorithm.with_outer_terms(local=partial(SGD, lr=0.1)),
-        clients,
-        rounds=len(ROUNDS),
-        sampler=lambda num_clients, seed, round: ROUNDS[round],
-        **options,
-    )
+    run = ragged.ragged_federation(algorithm, 0.1, steps=steps, **options)
     return [round_after_round(run, 1).w.detach().numpy().copy() for _ in ROUNDS]
 
 

@@ -1,0 +1,59 @@
+"""The problem of tests/golden with clients of unequal sizes, for programs written by hand."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from problems import cpu
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from fl_lightning import Algorithm, ClientData, DeviceDataset, Federation, Partition
+
+_PROBLEM = np.load(Path(__file__).parents[1] / "golden" / "problem.npz")
+START: Tensor = torch.from_numpy(_PROBLEM["theta0"])
+X, Y = (torch.from_numpy(_PROBLEM[f"ragged_{name}"]) for name in "xy")
+SIZES: list[int] = _PROBLEM["ragged_sizes"].tolist()
+"""Of ten clients; the samples of each follow those of the one before."""
+COHORTS: list[list[int]] = _PROBLEM["cohorts"].tolist()
+"""Four clients a round."""
+BATCH, EPOCHS = 5, 2
+
+
+def network() -> nn.Module:
+    """The perceptron of five classes, in float64, at its start."""
+    layers = nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 5)
+    module = nn.Sequential(*layers).double()
+    nn.utils.vector_to_parameters(START.clone(), module.parameters())  # which are views of it
+    return module
+
+
+def batches(client: int) -> list[tuple[Tensor, Tensor]]:
+    """Those of a visit: two epochs, in order."""
+    x, y = (t.split(SIZES)[client].split(BATCH) for t in (X, Y))
+    return [*zip(x, y, strict=True)] * EPOCHS
+
+
+def ragged_federation(
+    algorithm: Algorithm,
+    lr: float,
+    rounds: int = len(COHORTS),
+    steps: int | None = None,
+    momentum: float = 0.0,
+    **options: Any,
+) -> Federation:
+    """A federation of these clients with plain local SGD; `options` are further arguments."""
+    owners = torch.arange(len(SIZES)).repeat_interleave(torch.tensor(SIZES))
+    clients = ClientData(
+        DeviceDataset(X, Y, classes=tuple("abcde")),
+        Partition.from_owners(owners, len(SIZES)),
+        batch_size=BATCH,
+        epochs=EPOCHS,
+        steps=steps,
+        shuffle=False,
+    )
+    method = algorithm.replace(local=partial(SGD, lr=lr, momentum=momentum))
+    given = {"rounds": rounds, "sampler": lambda clients, seed, round: COHORTS[round], **options}
+    return Federation(cpu(), network(), method, clients, **given)
