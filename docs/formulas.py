@@ -1,18 +1,25 @@
 r"""Formulas of docstrings and pages, as MathML: no scripts, no fonts, nothing from other hosts.
 
 A formula has rows `label: LaTeX`; further lines of a row are indented more. Parts of a row between
-`\quad` are expressions of their own, which a narrow screen shows below each other.
+`\quad` are expressions of their own, which a narrow screen shows below each other. `\mean_S` and
+`\mean_N` are the means over the cohort and over all clients, and `\unit{v}` is v over its norm.
 """
 
 import re
 from html import escape
-from inspect import cleandoc
+from textwrap import dedent
 from typing import Any
+
+MACROS = {
+    r"\\mean_S": r"\\frac{1}{M} \\sum_{i \\in S}",
+    r"\\mean_N": r"\\frac{1}{N} \\sum_{i=1}^{N}",
+    r"\\unit\{((?:[^{}]|\{[^{}]*\})*)\}": r"\\frac{\1}{\\|\1\\|}",
+}
 
 
 def rows(text: str) -> list[tuple[str, list[str]]]:
     """The rows of a formula: label and expressions."""
-    lines = (" ".join(line.split()) for line in re.split(r"\n(?=\S)", cleandoc(text)))
+    lines = (" ".join(line.split()) for line in re.split(r"\n(?=\S)", dedent(text).strip()))
     pairs = (line.partition(": ") for line in lines)
     return [(label, re.split(r",?\s*\\quad\s*", latex)) for label, _, latex in pairs]
 
@@ -35,6 +42,8 @@ def mathml(latex: str, display: str) -> str:
     """An expression in MathML, for a line of its own (`block`) or for a text (`inline`)."""
     from latex2mathml.converter import convert  # installed with the documentation's tools only
 
+    for macro, meaning in MACROS.items():
+        latex = re.sub(macro, meaning, latex)
     found = re.sub(r"<mo>([a-z]{2,})</mo>", r"<mi>\1</mi>", convert(latex, display=display))
     return found.replace("&#x0007E;", "&#x0223C;")  # max(a), not max (a); ~ as a relation
 

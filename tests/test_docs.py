@@ -30,7 +30,7 @@ from torch.distributed.run import get_args_parser
 
 from fl_lightning import DeviceDataset
 from fl_lightning.__main__ import main
-from fl_lightning.algorithms.registry import ALGORITHMS, sections
+from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli import choices
 from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
@@ -230,13 +230,16 @@ def test_the_readme_cites_as_the_site_does(monkeypatch):
 def test_each_method_has_a_formula_that_renders(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs")
     import formulas
+    import method_pages
 
-    for name, make in ALGORITHMS.items():
-        labels = [label for label, _ in formulas.rows(sections(make)["Formula"])]
+    texts = {name: method_pages.formula(make) for name, make in ALGORITHMS.items()}
+    for name, text in texts.items():
+        labels = [label for label, _ in formulas.rows(text)]
         assert labels[0] in {"start", "step", "a0"}, name
+        assert "server" in labels, name
     pytest.importorskip("latex2mathml")  # one of the documentation's tools
-    for name, make in ALGORITHMS.items():
-        assert "\\" not in formulas.html(sections(make)["Formula"]), f"unknown LaTeX: {name}"
+    for name, text in texts.items():
+        assert "\\" not in formulas.html(text), f"unknown LaTeX: {name}"
 
 
 def test_the_pages_of_the_papers_show_their_tables(monkeypatch):

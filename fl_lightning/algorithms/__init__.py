@@ -3,7 +3,8 @@
 A default is the paper's unless `Released code` in the docstring says otherwise. In the docstrings g
 is the gradient on the batch, w the client's model, w^t the received one, u_i the one after the last
 local step, N the number of clients, M of the cohort S, K of local steps, and eta the local learning
-rate. `registry` lists the algorithms for the command line.
+rate. A step or a server that a `Formula` leaves out is FedAvg's; `docs/formulas.py` has its macros.
+`registry` lists the algorithms for the command line.
 """
 
 from fl_lightning.algorithms.adaptive import diloco as diloco

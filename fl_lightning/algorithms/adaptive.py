@@ -30,7 +30,6 @@ def local_adamw(
         then: w \gets w - \eta\, \Bigl[ \frac{\hat{m}}{\sqrt{\hat{s}} + \epsilon} + \lambda w
             \Bigr], \quad \hat{m} = \frac{m}{1 - \beta_1^{k+1}}, \quad \hat{s} = \frac{s}{1 -
             \beta_2^{k+1}}, \quad \lambda = \mathrm{decay}
-        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t)
 
     References:
         Loshchilov and Hutter, ICLR 2019, https://arxiv.org/abs/1711.05101
@@ -62,9 +61,8 @@ def fedadamw(
         then: w \gets w - \eta\, \Bigl[ \frac{\hat{m}}{\sqrt{\hat{s}} + \epsilon} + \lambda w -
             \frac{\gamma}{K} \Delta \Bigr], \quad \hat{m} = \frac{m}{1 - \beta_1^{k+1}}, \quad
             \hat{s} = \frac{s}{1 - \beta_2^{tK+k+1}}, \quad \lambda = \mathrm{decay}
-        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t), \quad \Delta = \frac{1}{M}
-            \sum_{i \in S} \frac{u_i - w^t}{\eta}
-        then: \overline{s} = \frac{1}{M} \sum_{i \in S} \text{mean of each parameter of } s_i
+        server: w^{t+1} = w^t + \mean_S (u_i - w^t), \quad \Delta = \mean_S \frac{u_i - w^t}{\eta}
+        then: \overline{s} = \mean_S \text{mean of each parameter of } s_i
 
     Args:
         second_moment: Begin with the cohort's second moment of each parameter, or of each number.
@@ -116,9 +114,8 @@ def fedpac_sophia(
         then: w \gets w - \eta\, \Bigl[ (1 - \gamma) \Bigl( \operatorname{sign}(m)\, \min\bigl(1,
             \tfrac{|m|}{\rho h}\bigr) + \lambda w \Bigr) - \frac{\gamma}{K} \Delta \Bigr], \quad
             \lambda = \mathrm{decay}
-        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t), \quad \Delta = \frac{1}{M}
-            \sum_{i \in S} \frac{u_i - w^t}{\eta}, \quad \overline{h} = \frac{1}{M} \sum_{i \in S}
-            h_i
+        server: w^{t+1} = w^t + \mean_S (u_i - w^t), \quad \Delta = \mean_S \frac{u_i - w^t}{\eta},
+            \quad \overline{h} = \mean_S h_i
 
     References:
         Liu et al., ICML 2026, https://arxiv.org/abs/2602.19271
@@ -147,13 +144,13 @@ def diloco(
 
     Formula:
         start: m, s, k \text{ as at the end of the last visit}
-        step: k \gets k + 1, \quad m \gets \beta_1 m + (1 - \beta_1)\, g(w), \quad s \gets \beta_2
-            s + (1 - \beta_2)\, g(w)^2
+        step: k \gets k + 1, \quad m \gets \beta_1 m + (1 - \beta_1)\, g(w), \quad s \gets \beta_2 s
+            + (1 - \beta_2)\, g(w)^2
         then: w \gets w - \eta\, \Bigl[ \frac{\hat{m}}{\sqrt{\hat{s}} + \epsilon} + \lambda w
             \Bigr], \quad \hat{m} = \frac{m}{1 - \beta_1^k}, \quad \hat{s} = \frac{s}{1 -
             \beta_2^k}, \quad \lambda = \mathrm{decay}
         server: b \gets \mu\, b + \delta, \quad w^{t+1} = w^t + \eta_s\, (\delta + \mu\, b), \quad
-            \delta = \frac{1}{M} \sum_{i \in S} (u_i - w^t), \quad \mu = \mathrm{momentum}
+            \delta = \mean_S (u_i - w^t), \quad \mu = \mathrm{momentum}
 
     References:
         Douillard et al., 2023, https://arxiv.org/abs/2311.08105

@@ -17,8 +17,7 @@ def fedbuff(max_staleness: opt.MaxStaleness = 4, decay: opt.StaleDecay = 0.5) ->
     Formula:
         start: u_i = w^{t - s_i}, \quad s_i \in \{0, \dots, \mathrm{max}\}
         step: u_i \gets u_i - \eta\, g(u_i)
-        server: w^{t+1} = w^t + \eta_s \frac{1}{M} \sum_{i \in S} (1 + s_i)^{-\mathrm{decay}}\,
-            (u_i - w^{t - s_i})
+        server: w^{t+1} = w^t + \eta_s \mean_S (1 + s_i)^{-\mathrm{decay}}\, (u_i - w^{t - s_i})
 
     References:
         Nguyen et al., AISTATS 2022, https://arxiv.org/abs/2106.06639
@@ -43,8 +42,8 @@ def fedasync(
     Formula:
         start: u_i = w^{t - s_i}, \quad s_i \in \{0, \dots, \mathrm{max}\}
         step: u_i \gets u_i - \eta\, [\, g(u_i) + \rho\, (u_i - w^{t - s_i}) \,]
-        server: w^{t+1} = w^t + \frac{\alpha}{M} \sum_{i \in S} (1 + s_i)^{-\mathrm{decay}}\,
-            (u_i - w^t)
+        server: w^{t+1} = w^t + \frac{\alpha}{M} \sum_{i \in S} (1 + s_i)^{-\mathrm{decay}}\, (u_i -
+            w^t)
 
     Args:
         rho: Strength of the pull to the model that a client started from. The mixing alpha is

@@ -33,7 +33,6 @@ def fedprox(mu: NonNegativeFloat = 0.1, prox_clip: opt.ProxClip = "whole") -> Al
 
     Formula:
         step: w \gets w - \eta\, [\, g(w) + \mu\, (w - w^t) \,]
-        server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)
 
     Args:
         mu: Strength of the pull, `mu/2 ||w - w^t||^2` (FedSOL's tables 1.0).
@@ -56,7 +55,6 @@ def fednova(variates: Literal["none", "own", "mean"] = "none") -> Algorithm:
     With path length tau_i the server moves by mean(tau_i) mean((u_i - w^t) / tau_i).
 
     Formula:
-        step: w \gets w - \eta\, g(w)
         server: w^{t+1} = w^t + \Bigl( \sum_{i \in S} p_i\, \tau_i \Bigr) \sum_{i \in S} p_i\,
             \frac{u_i - w^t}{\tau_i}, \quad \tau_i = \eta K_i
 
@@ -93,7 +91,6 @@ def feddisco(
     discrepancies. p_i is the client's share of the samples, or 1/M with `--weighting uniform`.
 
     Formula:
-        step: w \gets w - \eta\, g(w)
         server: w^{t+1} = w^t + \sum_{i \in S} \hat{p}_i\, (u_i - w^t), \quad \hat{p}_i \propto
             \max(0,\, p_i - a\, k_i + b)
         with: k_i = D_i \Big/ \sum_{j \in S} D_j, \quad D_i = \mathrm{KL}(\text{labels of } i \,\|\,

@@ -22,8 +22,7 @@ def scaffold(
     Formula:
         step: w \gets w - \eta\, [\, g(w) + c - c_i \,]
         end: c_i \gets c_i - c + \frac{w^t - u_i}{K \eta}
-        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t), \quad c = \frac{1}{N}
-            \sum_{i=1}^{N} c_i
+        server: w^{t+1} = w^t + \mean_S (u_i - w^t), \quad c = \mean_N c_i
 
     References:
         Karimireddy et al., ICML 2020, https://arxiv.org/abs/1910.06378
@@ -51,8 +50,7 @@ def feddyn(
     Formula:
         step: w \gets w - \eta\, [\, g(w) + \alpha\, (h_i + w - w^t) \,]
         end: h_i \gets h_i + u_i - w^t
-        server: w^{t+1} = \frac{1}{M} \sum_{i \in S} u_i + h, \quad h = \frac{1}{N} \sum_{i=1}^{N}
-            h_i
+        server: w^{t+1} = \mean_S u_i + h, \quad h = \mean_N h_i
 
     Args:
         alpha: FL-Simulator 0.1; FedTOGA's LeNet tables and FedSSG's 0.01.
@@ -82,8 +80,7 @@ def fedvra(
     Formula:
         step: w \gets w - \eta\, [\, g(w) + \gamma\, (h_i + w - w^t) \,]
         end: h_i \gets h_i + a\, (u_i - w^t)
-        server: w^{t+1} = w^t + \frac{d}{N} \sum_{i \in S} (u_i - w^t) + h, \quad h = \frac{1}{N}
-            \sum_{i=1}^{N} h_i
+        server: w^{t+1} = w^t + \frac{d}{N} \sum_{i \in S} (u_i - w^t) + h, \quad h = \mean_N h_i
 
     Args:
         gamma: Strength of the proximal term and the dual.
@@ -151,8 +148,7 @@ def feddc(
     Formula:
         step: w \gets w - \eta\, [\, g(w) + \alpha\, (h_i + w - w^t) + c - c_i \,]
         end: h_i \gets h_i + u_i - w^t, \quad c_i \gets c_i - c + \frac{w^t - u_i}{K \eta}
-        server: w^{t+1} = \frac{1}{M} \sum_{i \in S} u_i + h, \quad h = \frac{1}{N} \sum_{i=1}^{N}
-            h_i, \quad c = \frac{1}{N} \sum_{i=1}^{N} c_i
+        server: w^{t+1} = \mean_S u_i + h, \quad h = \mean_N h_i, \quad c = \mean_N c_i
 
     References:
         Gao et al., CVPR 2022, https://arxiv.org/abs/2203.11751
@@ -175,8 +171,7 @@ def fedcm(alpha: opt.GradientWeight = 0.1) -> Algorithm:
 
     Formula:
         step: w \gets w - \eta\, [\, \alpha\, g(w) + (1 - \alpha)\, m \,]
-        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t), \quad m = \frac{1}{M}
-            \sum_{i \in S} \frac{w^t - u_i}{K \eta}
+        server: w^{t+1} = w^t + \mean_S (u_i - w^t), \quad m = \mean_S \frac{w^t - u_i}{K \eta}
 
     References:
         Xu et al., 2021, https://arxiv.org/abs/2106.10874
@@ -208,8 +203,7 @@ def fedssg(
         step: w \gets w - \eta\, [\, g(w) + \alpha\, h_i + d - d_i \,]
         end: D = \Bigl( \frac{\text{visits}_i}{\text{expected}} + 1 \Bigr) (u_i - w^t), \quad h_i
             \gets h_i + D, \quad d_i \gets d_i - d - \frac{D}{K \eta_0}
-        server: w^{t+1} = \frac{1}{M} \sum_{i \in S} u_i + h, \quad h = \frac{1}{N} \sum_{i=1}^{N}
-            h_i, \quad d = \frac{1}{N} \sum_{i=1}^{N} d_i
+        server: w^{t+1} = \mean_S u_i + h, \quad h = \mean_N h_i, \quad d = \mean_N d_i
 
     Args:
         alpha: Strength of the alignment.

@@ -20,7 +20,6 @@ def qffl(q: Q = 1.0) -> Algorithm:
     F_i^{q+1} / (q + 1).
 
     Formula:
-        step: w \gets w - \eta\, g(w)
         server: w^{t+1} = w^t + \frac{\sum_{i \in S} F_i^q\, (u_i - w^t)}{\sum_{i \in S} F_i^q}
         with: F_i \text{: the loss of } w^t \text{ on the samples of client } i
 
@@ -41,7 +40,6 @@ def qfedavg(q: Q = 1.0) -> Algorithm:
     and L = 1 / eta.
 
     Formula:
-        step: w \gets w - \eta\, g(w)
         server: w^{t+1} = w^t + \frac{\sum_{i \in S} F_i^q\, d_i}{\sum_{i \in S} \bigl( F_i^q + q\,
             F_i^{q-1} L\, \|d_i\|^2 \bigr)}, \quad d_i = u_i - w^t, \quad L = \frac{1}{\eta}
         with: F_i \text{: the loss of } w^t \text{ on the samples of client } i
@@ -66,7 +64,6 @@ def afl(
     cohort whose weights are all 0 moves the weights alone.
 
     Formula:
-        step: w \gets w - \eta\, g(w)
         server: w^{t+1} = w^t + \frac{\sum_{i \in S} \lambda_i\, (u_i - w^t)}{\sum_{i \in S}
             \lambda_i}, \quad \lambda \gets \operatorname{project}\Bigl( \lambda + \mathrm{step}\,
             \frac{N}{M}\, F \Bigr)

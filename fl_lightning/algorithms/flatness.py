@@ -44,13 +44,12 @@ def fedwmsam(
 
     Formula:
         step: w \gets w - \eta\, [\, \alpha\, g(w - e) + (1 - \alpha)\, m_i \,], \quad e = \rho\,
-            \frac{f}{\|f\|}, \quad f = w^t + k\, m_i - w
+            \unit{f}, \quad f = w^t + k\, m_i - w
         with: m_i = m + \frac{\alpha}{1 - \alpha}\, (c - c_i), \quad g_i = \frac{w^t - u_i}{K \eta}
         end: c_i \gets c_i - c + g_i
-        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t)
-        then: a = \frac{1}{M} \sum_{i \in S} (1 - \cos(g_i, m)), \quad \alpha \gets 0.99\, \alpha +
-            0.01\, \min(0.9, \max(0.1, a)), \quad m \gets \frac{1}{M} \sum_{i \in S} g_i, \quad c
-            \gets c + \frac{M}{N}\, (m - c)
+        server: w^{t+1} = w^t + \mean_S (u_i - w^t)
+        then: a = \mean_S (1 - \cos(g_i, m)), \quad \alpha \gets 0.99\, \alpha + 0.01\, \min(0.9,
+            \max(0.1, a)), \quad m \gets \mean_S g_i, \quad c \gets c + \frac{M}{N}\, (m - c)
 
     Args:
         rho: The authors recommend about 0.01; from 0.1 on it costs accuracy.
@@ -89,8 +88,8 @@ def fedgmt(
         step: w \gets w - \eta\, \bigl[ \nabla \bigl( \ell(w) + \gamma\, \tau^2\,
             \mathrm{KL}_\tau(e^t \,\|\, w) \bigr) + h_i / \beta \bigr]
         end: h_i \gets h_i + u_i - w^t
-        server: w^{t+1} = \sum_{i \in S} p_i\, u_i + h, \quad h = \frac{1}{N} \sum_{i=1}^{N} h_i,
-            \quad e^t = \alpha\, e^{t-1} + (1 - \alpha)\, w^t
+        server: w^{t+1} = \sum_{i \in S} p_i\, u_i + h, \quad h = \mean_N h_i, \quad e^t = \alpha\,
+            e^{t-1} + (1 - \alpha)\, w^t
 
     Args:
         gamma: The authors try 0.5, 1 and 2.
@@ -121,12 +120,12 @@ def fedgloss(
     the start and the mean h of all h_i.
 
     Formula:
-        start: y = w^t + \rho\, D / \|D\|
+        start: y = w^t + \rho\, \unit{D}
         step: w \gets w - \eta\, \Bigl[ g(w + e) + \tfrac{1}{\beta} (h_i + w - y) \Bigr], \quad e =
-            \rho_l\, \frac{g(w)}{\|g(w)\|}
+            \rho_l\, \unit{g(w)}
         end: h_i \gets h_i + u_i - y
-        server: D = \sum_{i \in S} p_i\, (y - u_i), \quad w^{t+1} = w^t - D + h, \quad h =
-            \frac{1}{N} \sum_{i=1}^{N} h_i
+        server: D = \sum_{i \in S} p_i\, (y - u_i), \quad w^{t+1} = w^t - D + h, \quad h = \mean_N
+            h_i
 
     Args:
         rho: The authors' CIFAR-100 0.01.
@@ -164,11 +163,10 @@ def fedgf(
 
     Formula:
         step: w \gets w - \eta\, g\bigl( c\, w' + (1 - c)\, (w + e) \bigr), \quad e = \rho\,
-            \frac{g(w)}{\|g(w)\|}
-        with: w' = w^t - \rho_g\, \frac{w^t - w^{t-1}}{\|w^t - w^{t-1}\|}
+            \unit{g(w)}
+        with: w' = w^t - \rho_g\, \unit{w^t - w^{t-1}}
         server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)
-        then: c = \text{share of the last } W \text{ rounds with } \frac{1}{M} \sum_{i \in S} \|u_i
-            - w^t\| > T_D
+        then: c = \text{share of the last } W \text{ rounds with } \mean_S \|u_i - w^t\| > T_D
 
     Args:
         rho: The authors try 0.02, 0.05 and 0.1.
@@ -201,8 +199,8 @@ def fednsam(
 
     Formula:
         start: y = w^t + \gamma\, m
-        step: w \gets w - \eta\, g(w + e), \quad e = \rho\, \frac{g(w)}{\|g(w)\|}
-        server: m \gets \gamma\, m + \frac{1}{M} \sum_{i \in S} (u_i - y), \quad w^{t+1} = w^t + m
+        step: w \gets w - \eta\, g(w + e), \quad e = \rho\, \unit{g(w)}
+        server: m \gets \gamma\, m + \mean_S (u_i - y), \quad w^{t+1} = w^t + m
 
     Args:
         rho: The released code's command asks for 0.01, but 0.05 acts.
@@ -231,7 +229,6 @@ def fedswa(begin: Begin = 2.0, end: End = 0.0) -> Algorithm:
     Formula:
         step: w \gets w - \eta_k\, g(w), \quad \eta_k = \eta\, \bigl( \mathrm{begin} + (\mathrm{end}
             - \mathrm{begin})\, \tfrac{k}{K} \bigr)
-        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t)
 
     References:
         Liu et al., ICML 2025, https://arxiv.org/abs/2507.20016
@@ -260,8 +257,7 @@ def fedmoswa(
         step: w \gets w - \eta_k\, [\, g(w) + c - c_i \,], \quad \eta_k = \eta\, \bigl(
             \mathrm{begin} + (\mathrm{end} - \mathrm{begin})\, \tfrac{k}{K} \bigr)
         end: c_i \gets c_i - c + \frac{w^t - u_i}{\sum_k \eta_k}
-        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t), \quad c \gets c + \gamma\,
-            \frac{1}{M} \sum_{i \in S} (c_i - c)
+        server: w^{t+1} = w^t + \mean_S (u_i - w^t), \quad c \gets c + \gamma\, \mean_S (c_i - c)
 
     References:
         Liu et al., ICML 2025, https://arxiv.org/abs/2507.20016

@@ -28,12 +28,11 @@ def fedsmoo(
 
     Formula:
         step: w \gets w - \eta\, [\, g(w + e) + \lambda\, (h_i + w - w^t) \,]
-        with: e = \rho\, \frac{g(w) - \mu_i - s}{\|g(w) - \mu_i - s\|}, \quad \mu_i \gets \mu_i + e
-            - s \text{ in each step}
+        with: e = \rho\, \unit{g(w) - \mu_i - s}, \quad \mu_i \gets \mu_i + e - s \text{ in each
+            step}
         end: h_i \gets h_i + u_i - w^t
-        server: w^{t+1} = \frac{1}{M} \sum_{i \in S} u_i + h, \quad h = \frac{1}{N} \sum_{i=1}^{N}
-            h_i, \quad s = \rho\, \frac{\sum_{i \in S} (\mu_i - e_i)}{\|\sum_{i \in S} (\mu_i -
-            e_i)\|}
+        server: w^{t+1} = \mean_S u_i + h, \quad h = \mean_N h_i, \quad s = \rho\, \unit{\sum_{i \in
+            S} (\mu_i - e_i)}
 
     References:
         Sun et al., ICML 2023, https://arxiv.org/abs/2305.11584
@@ -58,8 +57,7 @@ def fedlesam(
     Clients step along g(w + rho unit(o_i - w^t)), o_i being the model received at the last visit.
 
     Formula:
-        step: w \gets w - \eta\, g(w + e), \quad e = \rho\, \frac{o_i - w^t}{\|o_i - w^t\|}
-        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t)
+        step: w \gets w - \eta\, g(w + e), \quad e = \rho\, \unit{o_i - w^t}
 
     References:
         Fan et al., ICML 2024, https://arxiv.org/abs/2405.18890
@@ -88,11 +86,9 @@ def fedlesam_s(
     Clients step along g(w + rho unit(o_i - w^t)) + c - c_i.
 
     Formula:
-        step: w \gets w - \eta\, [\, g(w + e) + c - c_i \,], \quad e = \rho\, \frac{o_i - w^t}{\|o_i
-            - w^t\|}
+        step: w \gets w - \eta\, [\, g(w + e) + c - c_i \,], \quad e = \rho\, \unit{o_i - w^t}
         end: c_i \gets c_i - c + \frac{w^t - u_i}{K \eta}
-        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t), \quad c = \frac{1}{N}
-            \sum_{i=1}^{N} c_i
+        server: w^{t+1} = w^t + \mean_S (u_i - w^t), \quad c = \mean_N c_i
 
     References:
         Fan et al., ICML 2024, https://arxiv.org/abs/2405.18890
@@ -119,10 +115,9 @@ def fedlesam_d(
 
     Formula:
         step: w \gets w - \eta\, [\, g(w + e) + \lambda\, (h_i + w - w^t) \,], \quad e = \rho\,
-            \frac{o_i - w^t}{\|o_i - w^t\|}
+            \unit{o_i - w^t}
         end: h_i \gets h_i + u_i - w^t
-        server: w^{t+1} = \frac{1}{M} \sum_{i \in S} u_i + h, \quad h = \frac{1}{N} \sum_{i=1}^{N}
-            h_i
+        server: w^{t+1} = \mean_S u_i + h, \quad h = \mean_N h_i
 
     References:
         Fan et al., ICML 2024, https://arxiv.org/abs/2405.18890
@@ -161,10 +156,10 @@ def fedtoga(
 
     Formula:
         step: w \gets w - \eta\, [\, g(w + e) + \beta \Delta + \lambda\, (h_i + w - w^t) \,], \quad
-            e = \rho\, \frac{g(w) + \kappa \Delta}{\|g(w) + \kappa \Delta\|}
+            e = \rho\, \unit{g(w) + \kappa \Delta}
         end: h_i \gets h_i + u_i - w^t
-        server: w^{t+1} = \frac{1}{M} \sum_{i \in S} u_i + h, \quad h = \frac{1}{N} \sum_{i=1}^{N}
-            h_i, \quad \Delta = \frac{1}{M} \sum_{i \in S} \frac{w^t - u_i}{K \eta}
+        server: w^{t+1} = \mean_S u_i + h, \quad h = \mean_N h_i, \quad \Delta = \mean_S \frac{w^t -
+            u_i}{K \eta}
 
     Args:
         beta: 0.8 or 0.9.

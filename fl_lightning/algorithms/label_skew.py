@@ -17,10 +17,9 @@ def feddecorr(beta: NonNegativeFloat = 0.1, products: Literal["mean", "sum"] = "
     gradient, which blows rounding up: --deterministic gives equal runs on any number of ranks.
 
     Formula:
-        step: w \gets w - \eta\, \nabla \Bigl[ \ell(w) + \frac{\beta}{n\, d\, (d - 1)}
-            \sum_{i \ne j} \Bigl( \sum_{b=1}^{n} \hat z_{bi}\, \hat z_{bj} \Bigr)^2 \Bigr]
+        step: w \gets w - \eta\, \nabla \Bigl[ \ell(w) + \frac{\beta}{n\, d\, (d - 1)} \sum_{i \ne
+            j} \Bigl( \sum_{b=1}^{n} \hat z_{bi}\, \hat z_{bj} \Bigr)^2 \Bigr]
         with: \hat z \text{: the features that enter the head, standardized over the batch}
-        server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)
 
     Args:
         beta: Weight of the correlations.
@@ -49,7 +48,6 @@ def fedrs(
         step: w \gets w - \eta\, \nabla \log \sum_{c} e^{r_c s_c - r_y s_y}, \quad r_c = \alpha
             \text{ for classes that the client lacks, else } 1
         with: s_c, y \text{: the score of class } c \text{ and the true class}
-        server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)
 
     Args:
         alpha: Factor on their scores; 1 is FedAvg. The authors' commands have 0.9, 0.5 and 0.1.
@@ -75,10 +73,9 @@ def fedlc(tau: PositiveFloat = 1.0) -> Algorithm:
     drop out, so that a client of one class stays where it is.
 
     Formula:
-        step: w \gets w - \eta\, \nabla \log \sum_{c} e^{s_c - s_y + \Delta_{yc}}, \quad
-            \Delta_{yc} = \tau\, \bigl( n_y^{-1/4} - n_c^{-1/4} \bigr)
+        step: w \gets w - \eta\, \nabla \log \sum_{c} e^{s_c - s_y + \Delta_{yc}}, \quad \Delta_{yc}
+            = \tau\, \bigl( n_y^{-1/4} - n_c^{-1/4} \bigr)
         with: s_c, y \text{: the score of class } c \text{ and the true class}
-        server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)
 
     Args:
         tau: Strength of the calibration; repositories that implement it take 0.1, 0.5 or 1.

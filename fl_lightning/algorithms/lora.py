@@ -31,7 +31,7 @@ def ffa_lora() -> Algorithm:
 
     Formula:
         step: B \gets B - \eta\, g_B(A^0, B), \quad W = W_0 + s B A^0
-        server: B^{t+1} = \frac{1}{M} \sum_{i \in S} B_i
+        server: B^{t+1} = \mean_S B_i
 
     References:
         Sun et al., ICLR 2024, https://arxiv.org/abs/2403.12313
@@ -48,8 +48,7 @@ def rolora() -> Algorithm:
         step: B \gets B - \eta\, g_B(A^t, B) \text{ in rounds } t = 0, 2, 4, \ldots, \quad W = W_0 +
             s B A
         then: A \gets A - \eta\, g_A(A, B^t) \text{ in rounds } t = 1, 3, 5, \ldots
-        server: B^{t+1} = \frac{1}{M} \sum_{i \in S} B_i \text{ or } A^{t+1} = \frac{1}{M} \sum_{i
-            \in S} A_i
+        server: B^{t+1} = \mean_S B_i \text{ or } A^{t+1} = \mean_S A_i
 
     References:
         Chen et al., NeurIPS 2025, https://arxiv.org/abs/2502.01755
@@ -62,7 +61,7 @@ def fedsa_lora() -> Algorithm:
 
     Formula:
         step: (A, B_i) \gets (A, B_i) - \eta\, g(A, B_i), \quad W_i = W_0 + s B_i A
-        server: A^{t+1} = \frac{1}{M} \sum_{i \in S} A_i
+        server: A^{t+1} = \mean_S A_i
 
     References:
         Guo et al., ICLR 2025, https://arxiv.org/abs/2410.01463
@@ -78,9 +77,8 @@ def fedex_lora() -> Algorithm:
 
     Formula:
         step: (A, B) \gets (A, B) - \eta\, g(A, B), \quad W = W_0 + s B A
-        server: A^{t+1} = \frac{1}{M} \sum_{i \in S} A_i, \quad B^{t+1} = \frac{1}{M} \sum_{i \in S}
-            B_i
-        then: W_0 \gets W_0 + s\, \Bigl( \frac{1}{M} \sum_{i \in S} B_i A_i - B^{t+1} A^{t+1} \Bigr)
+        server: A^{t+1} = \mean_S A_i, \quad B^{t+1} = \mean_S B_i
+        then: W_0 \gets W_0 + s\, \Bigl( \mean_S B_i A_i - B^{t+1} A^{t+1} \Bigr)
 
     References:
         Singhal et al., ACL 2025, https://arxiv.org/abs/2410.09432

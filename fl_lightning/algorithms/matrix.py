@@ -34,7 +34,6 @@ def local_muon(beta: Momentum = 0.95, gain: Gain = 1.0, decay: opt.Decay = 0.01)
         with: \mathrm{NS}(U \Sigma V^\top) \approx U V^\top, \quad r = \sqrt{\max(1, \text{rows} /
             \text{columns})}, \quad \lambda = \mathrm{decay}
         vectors: \text{step by AdamW}
-        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t)
 
     References:
         Jordan et al., 2024, https://kellerjordan.github.io/posts/muon
@@ -65,9 +64,8 @@ def fedmuon(
             \lambda w \,\bigr], \quad \mathrm{NS}(U \Sigma V^\top) \approx U V^\top, \quad r =
             \sqrt{\max(1, \text{rows} / \text{columns})}, \quad \lambda = \mathrm{decay}
         vectors: d \text{ is the direction of AdamW}
-        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t), \quad \Delta = \frac{1}{M}
-            \sum_{i \in S} \frac{u_i - w^t}{\eta}, \quad \overline{B} = \frac{1}{M} \sum_{i \in S}
-            B_i
+        server: w^{t+1} = w^t + \mean_S (u_i - w^t), \quad \Delta = \mean_S \frac{u_i - w^t}{\eta},
+            \quad \overline{B} = \mean_S B_i
 
     Args:
         gain: 0.5 for ResNet-18 at --lr 0.03, 10 for ViT-Tiny at 0.0003 (authors' values).
@@ -102,8 +100,7 @@ def fedmuon_lmo(
             - C_i + C)
         with: \mathrm{NS}(U \Sigma V^\top) \approx U V^\top \text{ of a matrix}, \quad
             \mathrm{NS}(a) = a / \|a\| \text{ of a vector}
-        server: w^{t+1} = w^t + \frac{1}{N} \sum_{i \in S} (u_i - w^t), \quad C = \frac{1}{N}
-            \sum_{i=1}^{N} M_i
+        server: w^{t+1} = w^t + \frac{1}{N} \sum_{i \in S} (u_i - w^t), \quad C = \mean_N M_i
 
     Args:
         iterations: Of Newton and Schulz; 0 steps along the matrix by its norm, none is exact.
@@ -137,9 +134,8 @@ def fedpac_muon(
             \lambda w \,\bigr], \quad \mathrm{NS}(U \Sigma V^\top) \approx U V^\top, \quad r =
             \sqrt{\max(1, \text{rows} / \text{columns})}, \quad \lambda = \mathrm{decay}
         vectors: d \text{ is the direction of AdamW}
-        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t), \quad \Delta = \frac{1}{M}
-            \sum_{i \in S} \frac{u_i - w^t}{\eta}, \quad \overline{B} = \frac{1}{M} \sum_{i \in S}
-            B_i
+        server: w^{t+1} = w^t + \mean_S (u_i - w^t), \quad \Delta = \mean_S \frac{u_i - w^t}{\eta},
+            \quad \overline{B} = \mean_S B_i
 
     References:
         Liu et al., ICML 2026, https://arxiv.org/abs/2602.19271

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from typing_extensions import Doc
 
+from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.algorithms.representation import fedsol
 from fl_lightning.core.algorithm import Algorithm
@@ -16,15 +17,6 @@ from fl_lightning.core.constraints import (
 )
 from fl_lightning.core.prediction import NearestNeighbors
 from fl_lightning.core.weighting import by_size
-from fl_lightning.terms import (
-    Alternate,
-    Ditto,
-    FirstOrderMAML,
-    LocalOnly,
-    Mixture,
-    MoreauEnvelope,
-    Personal,
-)
 
 
 def local_only() -> Algorithm:
@@ -36,7 +28,7 @@ def local_only() -> Algorithm:
         step: w_i \gets w_i - \eta\, g(w_i)
         server: w^{t+1} = w^t
     """
-    return Algorithm(LocalOnly())
+    return Algorithm(terms.LocalOnly())
 
 
 def fedbabu() -> Algorithm:
@@ -47,7 +39,7 @@ def fedbabu() -> Algorithm:
     Formula:
         step: \theta \gets \theta - \eta\, g_\theta(\theta, \phi^0), \quad w = (\theta, \phi)
             \text{: body and head}
-        server: \theta^{t+1} = \frac{1}{M} \sum_{i \in S} \theta_i, \quad \phi^{t+1} = \phi^0
+        server: \theta^{t+1} = \mean_S \theta_i, \quad \phi^{t+1} = \phi^0
 
     References:
         Oh et al., ICLR 2022, https://openreview.net/forum?id=HuaYQfggn5u
@@ -68,7 +60,7 @@ def fedper() -> Algorithm:
     References:
         Arivazhagan et al., 2019, https://arxiv.org/abs/1912.00818
     """
-    return Algorithm(Personal("head"), weight=by_size)
+    return Algorithm(terms.Personal("head"), weight=by_size)
 
 
 def lg_fedavg() -> Algorithm:
@@ -85,7 +77,7 @@ def lg_fedavg() -> Algorithm:
     References:
         Liang et al., 2020, https://arxiv.org/abs/2001.01523
     """
-    return Algorithm(Personal("body"), weight=by_size)
+    return Algorithm(terms.Personal("body"), weight=by_size)
 
 
 def fedbn() -> Algorithm:
@@ -97,12 +89,12 @@ def fedbn() -> Algorithm:
     Formula:
         step: (\theta, \nu_i) \gets (\theta, \nu_i) - \eta\, g(\theta, \nu_i), \quad \nu \text{:
             normalization layers}, \; \theta \text{: the others}
-        server: \theta^{t+1} = \frac{1}{M} \sum_{i \in S} \theta_i
+        server: \theta^{t+1} = \mean_S \theta_i
 
     References:
         Li et al., ICLR 2021, https://openreview.net/forum?id=6YEQUn0QICG
     """
-    return Algorithm(Personal("norm"))
+    return Algorithm(terms.Personal("norm"))
 
 
 @checked
@@ -115,7 +107,7 @@ def fedrep(head_share: UnitInterval = 10 / 11) -> Algorithm:
         step: \phi_i \gets \phi_i - \eta\, g_\phi(\theta^t, \phi_i) \text{ first}, \quad w =
             (\theta, \phi) \text{: body and head}
         then: \theta \gets \theta - \eta\, g_\theta(\theta, \phi_i)
-        server: \theta^{t+1} = \frac{1}{M} \sum_{i \in S} \theta_i
+        server: \theta^{t+1} = \mean_S \theta_i
 
     Args:
         head_share: Share of the local steps that train the head, before the others train the body.
@@ -124,7 +116,7 @@ def fedrep(head_share: UnitInterval = 10 / 11) -> Algorithm:
     References:
         Collins et al., ICML 2021, https://proceedings.mlr.press/v139/collins21a.html
     """
-    return Algorithm(Alternate("head", head_share), Personal("head"))
+    return Algorithm(terms.Alternate("head", head_share), terms.Personal("head"))
 
 
 @checked
@@ -138,7 +130,6 @@ def ditto(lam: NonNegativeFloat = 1.0) -> Algorithm:
     Formula:
         step: w \gets w - \eta\, g(w), \quad v_i \gets v_i - \eta\, [\, g(v_i) + \lambda\, (v_i -
             w^t) \,]
-        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t)
 
     Args:
         lam: Strength of the pull to the common model. The paper chooses among 0.1, 1 and 2.
@@ -146,7 +137,7 @@ def ditto(lam: NonNegativeFloat = 1.0) -> Algorithm:
     References:
         Li et al., ICML 2021, https://arxiv.org/abs/2012.04221
     """
-    return Algorithm(Ditto(lam))
+    return Algorithm(terms.Ditto(lam))
 
 
 @checked
@@ -183,7 +174,7 @@ def pfedme(
         clients train in each round, as in the paper, and the cohort's models alone count; here
         only the cohort trains. theta_i begins a visit at w^t and continues from batch to batch.
     """
-    return Algorithm(MoreauEnvelope(lam, inner_steps, inner_lr, mu))
+    return Algorithm(terms.MoreauEnvelope(lam, inner_steps, inner_lr, mu))
 
 
 @checked
@@ -198,7 +189,6 @@ def apfl(alpha: UnitInterval = 0.5, adaptive: bool = False) -> Algorithm:
             \alpha\, v_i + (1 - \alpha)\, w
         adaptive: \alpha_i \gets \alpha_i - \eta\, \langle v_i - w, g(m_i) \rangle \text{, kept in }
             [0, 1]
-        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t)
 
     Args:
         alpha: Weight of v_i in the client's model, which has the received model for w.
@@ -212,7 +202,7 @@ def apfl(alpha: UnitInterval = 0.5, adaptive: bool = False) -> Algorithm:
         steps v_i where w has stepped already. It adapts alpha in the first step of a visit only,
         along (alpha^2 + (1 - alpha)^2) times the gradient, plus 0.02 alpha.
     """
-    return Algorithm(Mixture(alpha, adaptive))
+    return Algorithm(terms.Mixture(alpha, adaptive))
 
 
 @checked
@@ -227,12 +217,11 @@ def perfedavg(
     Formula:
         step: w \gets w - \eta\, g_2\bigl(w - \alpha\, g_1(w)\bigr), \quad g_1, g_2 \text{:
             gradients on the halves of the batch}
-        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t)
 
     References:
         Fallah et al., NeurIPS 2020, https://arxiv.org/abs/2002.07948
     """
-    return Algorithm(FirstOrderMAML(alpha))
+    return Algorithm(terms.FirstOrderMAML(alpha))
 
 
 @checked
@@ -248,7 +237,6 @@ def knn_per(
     A client predicts with mix (vote) + (1 - mix) (probabilities of the global model).
 
     Formula:
-        step: w \gets w - \eta\, g(w)
         server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)
         predict: P_i(y \mid x) = \mathrm{mix}\, V_i(y \mid x) + (1 - \mathrm{mix})\, P_w(y \mid x),
             \quad V_i(y \mid x) \propto \sum_{j \in \mathrm{NN}_i(x),\, y_j = y} \exp\Bigl(
@@ -284,8 +272,8 @@ def fedsol_ft(
     r"""FedSOL-FT: FedSOL's model, fine-tuned by each client with plain SGD (Lee et al., CVPR 2024).
 
     Formula:
-        step: w \gets w - \eta\, g(w + e), \quad e = \rho\, \Lambda \odot \frac{q}{\|q\|} \text{ in
-            the head}
+        step: w \gets w - \eta\, g(w + e), \quad e = \rho\, \Lambda \odot \unit{q} \text{ in the
+            head}
         with: q = \nabla_w\, \mathrm{KL}_\tau(w^t \,\|\, w), \quad \Lambda = \frac{|w - w^t|}{\|w -
             w^t\|} \text{ in each column}
         server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)

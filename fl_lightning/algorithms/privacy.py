@@ -24,7 +24,6 @@ def dp_fedavg(
     clients takes part with probability q, and n is standard normal.
 
     Formula:
-        step: w \gets w - \eta\, g(w)
         server: w^{t+1} = w^t + \frac{1}{qN} \Bigl( \sum_{i \in S} \delta_i \min\Bigl(1,
             \frac{C}{\|\delta_i\|}\Bigr) + z\, C\, n \Bigr), \quad \delta_i = u_i - w^t, \quad n
             \sim \mathcal{N}(0, I)
@@ -62,7 +61,7 @@ def dp_fedsam(
     each client adds its share of the noise; their sum is the noise that the server adds here.
 
     Formula:
-        step: w \gets w - \eta\, g(w + e), \quad e = \rho\, \frac{g(w)}{\|g(w)\|}
+        step: w \gets w - \eta\, g(w + e), \quad e = \rho\, \unit{g(w)}
         server: w^{t+1} = w^t + \frac{1}{qN} \Bigl( \sum_{i \in S} \delta_i \min\Bigl(1,
             \frac{C}{\|\delta_i\|}\Bigr) + z\, C\, n \Bigr), \quad \delta_i = u_i - w^t, \quad n
             \sim \mathcal{N}(0, I)

@@ -50,11 +50,10 @@ def fedsol(
     and Lambda how far each weight has moved. Of the head along kl it takes one pass a step.
 
     Formula:
-        step: w \gets w - \eta\, g(w + e), \quad e = \rho\, \Lambda \odot \frac{q}{\|q\|} \text{ in
-            the head}
+        step: w \gets w - \eta\, g(w + e), \quad e = \rho\, \Lambda \odot \unit{q} \text{ in the
+            head}
         with: q = \nabla_w\, \mathrm{KL}_\tau(w^t \,\|\, w), \quad \Lambda = \frac{|w - w^t|}{\|w -
             w^t\|} \text{ in each column}
-        server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)
 
     Args:
         rho: 2.0 chosen in the paper; its headline is 1.5 on the head.
@@ -106,13 +105,12 @@ def fedsol_ablation(
         a1: w \gets w - \eta\, g(w + e)
         a2: w \gets w - \eta\, [\, g(w) + \beta\, q(w + e) \,]
         a3: w \gets w - \eta\, [\, g(w + e) + \beta\, q(w + e) \,]
-        a4: w \gets w - \eta\, r\Bigl(w + \rho\, \frac{r(w)}{\|r(w)\|}\Bigr), \quad r = g + \beta\,
-            q
+        a4: w \gets w - \eta\, r\Bigl(w + \rho\, \unit{r(w)}\Bigr), \quad r = g + \beta\, q
         a5: w \gets w - \eta\, [\, g(w) + \beta\, q(w) \,]
         a6: w \gets w - \eta\, [\, g(w + e) + \beta\, q(w) \,]
         with: q(w) = \nabla_w\, \mathrm{KL}_\tau(w^t \,\|\, w), \quad e = \rho\, \Lambda \odot
-            \frac{q(w)}{\|q(w)\|} \text{ in the head}, \quad \Lambda = \frac{|w - w^t|}{\|w - w^t\|}
-            \text{ in each column}
+            \unit{q(w)} \text{ in the head}, \quad \Lambda = \frac{|w - w^t|}{\|w - w^t\|} \text{ in
+            each column}
 
     Args:
         row: a0 l(w); a1 l(w+e), FedSOL; a2 l(w) + p(w+e); a3 l(w+e) + p(w+e); a4 both at w + rho
@@ -148,7 +146,6 @@ def gradient_projection(
     Formula:
         step: w \gets w - \eta\, \Bigl[ g(w) - \min\Bigl(0, \frac{\langle g(w), q
             \rangle}{\|q\|^2}\Bigr)\, q \Bigr], \quad q = \nabla_w\, \mathrm{KL}_\tau(w^t \,\|\, w)
-        server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)
 
     References:
         Lee et al., CVPR 2024, https://arxiv.org/abs/2308.12532
@@ -165,7 +162,6 @@ def fedntd(beta: NonNegativeFloat = 1.0, tau: opt.Tau = 1.0) -> Algorithm:
     Formula:
         step: w \gets w - \eta\, \nabla \bigl[ \ell(w) + \beta\, \tau^2\, \mathrm{KL}_\tau(w^t
             \,\|\, w) \text{ over the classes that are not true} \bigr]
-        server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)
 
     Args:
         beta: Weight of the distillation.
@@ -189,7 +185,6 @@ def moon(mu: NonNegativeFloat = 1.0, tau: PositiveFloat = 0.5) -> Algorithm:
             \tau)}{\exp(\cos(z, z^t) / \tau) + \exp(\cos(z, z_i) / \tau)} \Bigr]
         with: z, z^t, z_i \text{: features of } w \text{, of } w^t \text{ and of the client's last
             model}
-        server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)
 
     Args:
         mu: Weight of the contrast (1, example 5; FedSOL's tables 0.1).
@@ -225,7 +220,6 @@ def fedrcl(
             1 + e^{(s_+ - 1) / \tau} \bigr) \text{ where } s_+ \ge \text{threshold}
         and: s_-, s_+ \text{: cosine to the least similar sample of the class, with and without
             itself; } s_n \text{: to the nearest of others}
-        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t)
 
     Args:
         layers: Names of the submodules whose outputs are contrasted; none is every block of the

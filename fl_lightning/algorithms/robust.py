@@ -16,7 +16,6 @@ def fedmedian() -> Algorithm:
     Of an even number of clients it is the mean of the two middle ones.
 
     Formula:
-        step: w \gets w - \eta\, g(w)
         server: w^{t+1} = w^t + \operatorname{median}_{i \in S}\, (u_i - w^t)
 
     References:
@@ -32,9 +31,8 @@ def trimmed_mean(
     r"""Trimmed mean: each number's mean without the extreme clients (Yin et al., ICML 2018).
 
     Formula:
-        step: w \gets w - \eta\, g(w)
-        server: w^{t+1} = w^t + \operatorname{mean}\, \{ x_{(k)} : b < k \le M - b \}, \quad
-            x_i = u_i - w^t, \quad b = \lfloor \mathrm{share} \cdot M \rfloor
+        server: w^{t+1} = w^t + \operatorname{mean}\, \{ x_{(k)} : b < k \le M - b \}, \quad x_i =
+            u_i - w^t, \quad b = \lfloor \mathrm{share} \cdot M \rfloor
         with: x_{(1)} \le \dots \le x_{(M)} \text{: in each number the sorted updates}
 
     References:
@@ -51,7 +49,6 @@ def krum(
     r"""Krum: the update nearest to its neighbors, or several (Blanchard et al., NeurIPS 2017).
 
     Formula:
-        step: w \gets w - \eta\, g(w)
         server: w^{t+1} = w^t + \operatorname{mean}\, \{ x_i : s_i \text{ among the least} \}, \quad
             s_i = \sum_{j \in N_i} \|x_i - x_j\|^2, \quad x_i = u_i - w^t
         with: N_i \text{: the } M - f - 2 \text{ other clients nearest to } x_i
@@ -70,7 +67,6 @@ def rfa(
     r"""RFA: nearly the geometric median of the updates (Pillutla et al., IEEE TSP 2022).
 
     Formula:
-        step: w \gets w - \eta\, g(w)
         server: w^{t+1} = w^t + z, \quad z \gets \frac{\sum_{i \in S} b_i\, (u_i - w^t)}{\sum_{i \in
             S} b_i}, \quad b_i = \frac{1}{\max(\nu, \|z - (u_i - w^t)\|)}
 
@@ -92,9 +88,8 @@ def centered_clipping(
     r"""Centered clipping: the last result and clipped differences (Karimireddy et al., ICML 2021).
 
     Formula:
-        step: w \gets w - \eta\, g(w)
-        server: w^{t+1} = w^t + c, \quad c \gets c + \frac{1}{M} \sum_{i \in S} (x_i - c)\, \min
-            \Bigl( 1, \frac{\tau}{\|x_i - c\|} \Bigr), \quad x_i = u_i - w^t
+        server: w^{t+1} = w^t + c, \quad c \gets c + \mean_S (x_i - c)\, \min \Bigl( 1,
+            \frac{\tau}{\|x_i - c\|} \Bigr), \quad x_i = u_i - w^t
 
     Args:
         tau: In the unit of a client's move. On gradients the authors try 0.1, 10 and 1,000.

@@ -19,7 +19,6 @@ def fedavgm(beta: opt.Momentum = 0.9) -> Algorithm:
     The server moves by m <- beta m + delta, delta being the clients' mean update.
 
     Formula:
-        step: w \gets w - \eta\, g(w)
         server: m \gets \beta\, m + \delta, \quad w^{t+1} = w^t + m
         with: \delta = \sum_{i \in S} p_i\, (u_i - w^t)
 
@@ -42,7 +41,6 @@ def fedadam(
     the server learning rate of FedTOGA's tables; FL-Simulator has 0.1 (`--server-lr 0.1`).
 
     Formula:
-        step: w \gets w - \eta\, g(w)
         server: m \gets \beta_1 m + (1 - \beta_1)\, \delta, \quad v \gets \beta_2 v + (1 -
             \beta_2)\, \delta^2
         then: w^{t+1} = w^t + \eta_s\, \frac{m}{\sqrt{v} + \tau}
@@ -69,7 +67,6 @@ def fedyogi(
     As FedAdam, with v <- v - (1 - beta2) delta^2 sign(v - delta^2).
 
     Formula:
-        step: w \gets w - \eta\, g(w)
         server: m \gets \beta_1 m + (1 - \beta_1)\, \delta, \quad v \gets v - (1 - \beta_2)\,
             \delta^2 \operatorname{sign}(v - \delta^2)
         then: w^{t+1} = w^t + \eta_s\, \frac{m}{\sqrt{v} + \tau}
@@ -93,7 +90,6 @@ def fedadagrad(
     As FedAdam, with v <- v + delta^2.
 
     Formula:
-        step: w \gets w - \eta\, g(w)
         server: m \gets \beta_1 m + (1 - \beta_1)\, \delta, \quad v \gets v + \delta^2
         then: w^{t+1} = w^t + \eta_s\, \frac{m}{\sqrt{v} + \tau}
         with: \delta = \sum_{i \in S} p_i\, (u_i - w^t)
@@ -123,11 +119,10 @@ def fedams(
     As FedAdam, with the largest second moment of all rounds, and at least eps, in the root.
 
     Formula:
-        step: w \gets w - \eta\, g(w)
         server: m \gets \beta_1 m + (1 - \beta_1)\, \delta, \quad v \gets \beta_2 v + (1 -
             \beta_2)\, \delta^2, \quad \hat{v} \gets \max(\hat{v},\, v,\, \epsilon)
         then: w^{t+1} = w^t + \eta_s\, \frac{m}{\sqrt{\hat{v}}}
-        with: \delta = \frac{1}{M} \sum_{i \in S} (u_i - w^t)
+        with: \delta = \mean_S (u_i - w^t)
 
     Args:
         eps: A squared move, which goes with the local learning rate; the authors train at 0.01.
@@ -152,11 +147,9 @@ def fedexp(eps: PositiveFloat = 1e-3) -> Algorithm:
     least 1. The authors evaluate the mean of the last two models, which is left out here.
 
     Formula:
-        step: w \gets w - \eta\, g(w)
-        server: w^{t+1} = w^t + \eta_g\, \delta, \quad \eta_g = \max\Bigl(1,\, \frac{\frac{1}{M}
-            \sum_{i \in S} \lVert u_i - w^t \rVert^2}{2\, (\lVert \delta \rVert^2 + \epsilon)}
-            \Bigr)
-        with: \delta = \frac{1}{M} \sum_{i \in S} (u_i - w^t)
+        server: w^{t+1} = w^t + \eta_g\, \delta, \quad \eta_g = \max\Bigl(1,\, \frac{\mean_S \lVert
+            u_i - w^t \rVert^2}{2\, (\lVert \delta \rVert^2 + \epsilon)} \Bigr)
+        with: \delta = \mean_S (u_i - w^t)
 
     Args:
         eps: Keeps the step small where moves cancel. The authors' is 0.1 on EMNIST, at a learning
@@ -181,9 +174,7 @@ def fedvarp() -> Algorithm:
     far the cohort's moves differ from their y_i, against the variance of who is drawn.
 
     Formula:
-        step: w \gets w - \eta\, g(w)
-        server: w^{t+1} = w^t + y + \frac{1}{M} \sum_{i \in S} (u_i - w^t - y_i), \quad y =
-            \frac{1}{N} \sum_{i=1}^{N} y_i
+        server: w^{t+1} = w^t + y + \mean_S (u_i - w^t - y_i), \quad y = \mean_N y_i
         end: y_i \gets u_i - w^t
 
     References:
@@ -206,7 +197,7 @@ def fedacg(beta: opt.Momentum = 0.85, prox: NonNegativeFloat = 0.001) -> Algorit
     Formula:
         start: y = w^t + \beta\, m
         step: w \gets w - \eta\, [\, g(w) + 2\, \mathrm{prox}\, (w - y) \,]
-        server: m \gets \beta\, m + \frac{1}{M} \sum_{i \in S} (u_i - y), \quad w^{t+1} = w^t + m
+        server: m \gets \beta\, m + \mean_S (u_i - y), \quad w^{t+1} = w^t + m
 
     Args:
         beta: lambda in the paper.
@@ -234,8 +225,7 @@ def fedinit(
 
     Formula:
         start: y_i = w^t + \beta\, (w^t - w_i)
-        step: w \gets w - \eta\, g(w)
-        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - y_i)
+        server: w^{t+1} = w^t + \mean_S (u_i - y_i)
         with: w_i \text{: the last } u_i \text{ of the client}
 
     References:

@@ -19,8 +19,7 @@ def fedsam(rho: opt.Rho = 0.01) -> Algorithm:
     Clients step along g(w + rho g(w) / ||g(w)||).
 
     Formula:
-        step: w \gets w - \eta\, g(w + e), \quad e = \rho\, \frac{g(w)}{\|g(w)\|}
-        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t)
+        step: w \gets w - \eta\, g(w + e), \quad e = \rho\, \unit{g(w)}
 
     Args:
         rho: FedLESAM's and FedTOGA's tables 0.01, FedSOL's 0.1.
@@ -66,9 +65,8 @@ def mofedsam(
 
     Formula:
         step: w \gets w - \eta\, [\, \alpha\, g(w + e) + (1 - \alpha)\, m \,], \quad e = \rho\,
-            \frac{g(w)}{\|g(w)\|}
-        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t), \quad m = \frac{1}{M}
-            \sum_{i \in S} \frac{w^t - u_i}{K \eta}
+            \unit{g(w)}
+        server: w^{t+1} = w^t + \mean_S (u_i - w^t), \quad m = \mean_S \frac{w^t - u_i}{K \eta}
 
     Args:
         rho: FL-Simulator 0.1, FedTOGA's tables 0.01.
@@ -90,10 +88,9 @@ def fedgamma(rho: opt.Rho = 0.1) -> Algorithm:
     Clients step along g(w + rho g / ||g||) + c - c_i.
 
     Formula:
-        step: w \gets w - \eta\, [\, g(w + e) + c - c_i \,], \quad e = \rho\, \frac{g(w)}{\|g(w)\|}
+        step: w \gets w - \eta\, [\, g(w + e) + c - c_i \,], \quad e = \rho\, \unit{g(w)}
         end: c_i \gets c_i - c + \frac{w^t - u_i}{K \eta}
-        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t), \quad c = \frac{1}{N}
-            \sum_{i=1}^{N} c_i
+        server: w^{t+1} = w^t + \mean_S (u_i - w^t), \quad c = \mean_N c_i
 
     Args:
         rho: FedLESAM 0.1, FL-Simulator 0.01.
@@ -120,10 +117,9 @@ def fedspeed(
 
     Formula:
         step: w \gets w - \eta\, [\, (1 - \mathrm{mix})\, g(w) + \mathrm{mix}\, g(w + e) + \lambda\,
-            (h_i + w - w^t) \,], \quad e = \rho\, \frac{g(w)}{\|g(w)\|}
+            (h_i + w - w^t) \,], \quad e = \rho\, \unit{g(w)}
         end: h_i \gets h_i + u_i - w^t
-        server: w^{t+1} = \frac{1}{M} \sum_{i \in S} u_i + h, \quad h = \frac{1}{N} \sum_{i=1}^{N}
-            h_i
+        server: w^{t+1} = \mean_S u_i + h, \quad h = \mean_N h_i
 
     Args:
         lam: 1/lambda in the paper.
