@@ -17,12 +17,14 @@ from fl_lightning.algorithms.averaging import fedavg as fedavg
 from fl_lightning.algorithms.averaging import feddisco as feddisco
 from fl_lightning.algorithms.averaging import fednova as fednova
 from fl_lightning.algorithms.averaging import fedprox as fedprox
+from fl_lightning.algorithms.drift import adabest as adabest
 from fl_lightning.algorithms.drift import fedadmm as fedadmm
 from fl_lightning.algorithms.drift import fedcm as fedcm
 from fl_lightning.algorithms.drift import feddc as feddc
 from fl_lightning.algorithms.drift import feddyn as feddyn
 from fl_lightning.algorithms.drift import fedssg as fedssg
 from fl_lightning.algorithms.drift import fedvra as fedvra
+from fl_lightning.algorithms.drift import mimelite as mimelite
 from fl_lightning.algorithms.drift import scaffold as scaffold
 from fl_lightning.algorithms.fairness import afl as afl
 from fl_lightning.algorithms.fairness import qfedavg as qfedavg
@@ -67,6 +69,7 @@ from fl_lightning.algorithms.personal import perfedavg as perfedavg
 from fl_lightning.algorithms.personal import pfedme as pfedme
 from fl_lightning.algorithms.privacy import dp_fedavg as dp_fedavg
 from fl_lightning.algorithms.privacy import dp_fedsam as dp_fedsam
+from fl_lightning.algorithms.representation import fedgkd as fedgkd
 from fl_lightning.algorithms.representation import fedntd as fedntd
 from fl_lightning.algorithms.representation import fedrcl as fedrcl
 from fl_lightning.algorithms.representation import fedsol as fedsol

@@ -2,10 +2,10 @@
 
 from typing import Literal
 
+from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import FiniteFloat, NonNegativeFloat, PositiveFloat, checked
-from fl_lightning.terms import SSG, AugmentedModel, ClientMomentum, FedVRADual
 from fl_lightning.terms.ssg import ReleasedSSG
 
 
@@ -95,7 +95,7 @@ def fedvra(
         None of the authors. FedSSG's is FedDyn under this name, since its additional loss has no
         gradient. A third party's, https://github.com/FL-boop-blip/RFL-NLCP, has this dual step.
     """
-    return Algorithm(FedVRADual(gamma, a=a, d=d))
+    return Algorithm(terms.FedVRADual(gamma, a=a, d=d))
 
 
 @checked
@@ -131,7 +131,7 @@ def fedadmm(
         twice the mean move, and w^t settles where the clients' mean gradient is off 0 by
         rho (M/N) / (2 eta) times the way from w^0.
     """
-    return Algorithm(AugmentedModel(rho, eta, memory))
+    return Algorithm(terms.AugmentedModel(rho, eta, memory))
 
 
 @checked
@@ -176,7 +176,56 @@ def fedcm(alpha: opt.GradientWeight = 0.1) -> Algorithm:
     References:
         Xu et al., 2021, https://arxiv.org/abs/2106.10874
     """
-    return Algorithm(ClientMomentum(alpha))
+    return Algorithm(terms.ClientMomentum(alpha))
+
+
+@checked
+def mimelite(beta: opt.Momentum = 0.9) -> Algorithm:
+    r"""MimeLite: client steps with a momentum that the server keeps (Karimireddy et al., 2020).
+
+    Clients step along (1 - beta) g(w) + beta m, with m the same in all steps of a round.
+
+    Formula:
+        step: w \gets w - \eta\, [\, (1 - \beta)\, g(w) + \beta\, m \,]
+        end: G_i = g(w^t) \text{ on the samples of client } i
+        server: w^{t+1} = w^t + \mean_S (u_i - w^t), \quad m \gets (1 - \beta)\, \mean_S G_i +
+            \beta\, m
+
+    References:
+        Karimireddy et al., 2020, https://arxiv.org/abs/2008.03606
+
+    Released code:
+        Google's fedjax takes G_i in a pass of its own; here it is the mean over the batches of the
+        visit. It averages by size (`--weighting by_size`), and its steps are 1 / (1 - beta) times
+        as long. Mime, which asks the whole cohort for its G_i before it trains, is not offered.
+    """
+    return Algorithm(terms.ServedMomentum(beta))
+
+
+@checked
+def adabest(mu: opt.Alpha = 0.1, beta: opt.Momentum = 0.85) -> Algorithm:
+    r"""AdaBest: a client's bias, which fades while it is away (Varno et al., ECCV 2022).
+
+    Clients step along g(w) - h_i; then h_i <- h_i / (rounds since the last visit) + mu (w^t - u_i).
+    The server adds beta times the last move of the cohort's mean model a.
+
+    Formula:
+        step: w \gets w - \eta\, [\, g(w) - h_i \,]
+        end: h_i \gets \frac{h_i}{t - t_i} + \mu\, (w^t - u_i), \quad t_i \gets t
+        server: a^{t+1} = \mean_S u_i, \quad w^{t+1} = a^{t+1} + \beta\, (a^{t+1} - a^t), \quad
+            a^0 = w^0
+
+    Args:
+        mu: Strength of the correction.
+        beta: Strength of the server's.
+
+    References:
+        Varno et al., ECCV 2022, https://arxiv.org/abs/2204.13170
+
+    Released code:
+        It divides mu by about the steps of an epoch, batch size over the client's samples.
+    """
+    return Algorithm(terms.BiasEstimate(mu, beta))
 
 
 @checked
@@ -233,4 +282,4 @@ def fedssg(
     aligned = gate_alignment, gate_memory, alignment, correction, correction_lr == "base"
     released = ReleasedSSG(alpha, gate_offset, *(*gated, *aligned, aggregation))
     textbook = released == ReleasedSSG(alpha, gate_offset)
-    return Algorithm(SSG(alpha, gate_offset) if textbook else released)
+    return Algorithm(terms.SSG(alpha, gate_offset) if textbook else released)

@@ -13,6 +13,7 @@ from fl_lightning.core.constraints import (
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
+    PositiveInt,
     checked,
 )
 from fl_lightning.core.term import Term
@@ -171,6 +172,33 @@ def fedntd(beta: NonNegativeFloat = 1.0, tau: opt.Tau = 1.0) -> Algorithm:
         Lee et al., NeurIPS 2022, https://arxiv.org/abs/2106.03097
     """
     return Algorithm(terms.NotTrueDistillation(beta, tau), weight=by_size)
+
+
+@checked
+def fedgkd(gamma: NonNegativeFloat = 0.1, models: PositiveInt = 5, tau: opt.Tau = 1.0) -> Algorithm:
+    r"""FedGKD: distillation of the mean of recent global models (Yao et al., IEEE TC 2024).
+
+    Adds gamma tau^2 KL(e || local) to the loss, e being the mean of w^t and the global models
+    before, without w^0.
+
+    Formula:
+        step: w \gets w - \eta\, \nabla \bigl[ \ell(w) + \gamma\, \tau^2\, \mathrm{KL}_\tau(e^t
+            \,\|\, w) \bigr]
+        with: e^t = \frac{1}{n} \sum_{s=0}^{n-1} w^{t-s}, \quad n = \min(t, \mathrm{models}), \quad
+            \gamma = 0 \text{ in the first round}
+
+    Args:
+        gamma: Weight of the distillation.
+        models: Number of global models in the mean; 1 distills the received one.
+
+    References:
+        Yao et al., IEEE TC 2024, https://arxiv.org/abs/2107.00051
+
+    Released code:
+        The defaults are those of its commands. FedGKD-VOTE, with a teacher for each model, is not
+        offered.
+    """
+    return Algorithm(terms.RecentTeacher(gamma, models, tau))
 
 
 @checked

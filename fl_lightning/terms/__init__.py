@@ -18,12 +18,14 @@ from fl_lightning.terms.distill import Contrastive as Contrastive
 from fl_lightning.terms.distill import Distill as Distill
 from fl_lightning.terms.distill import NotTrueDistillation as NotTrueDistillation
 from fl_lightning.terms.distill import RelaxedContrastive as RelaxedContrastive
+from fl_lightning.terms.drift import BiasEstimate as BiasEstimate
 from fl_lightning.terms.drift import CenteredGradientVariate as CenteredGradientVariate
 from fl_lightning.terms.drift import ClientMomentum as ClientMomentum
 from fl_lightning.terms.drift import Clip as Clip
 from fl_lightning.terms.drift import ControlVariate as ControlVariate
 from fl_lightning.terms.drift import MovingVariate as MovingVariate
 from fl_lightning.terms.drift import Proximal as Proximal
+from fl_lightning.terms.drift import ServedMomentum as ServedMomentum
 from fl_lightning.terms.dual import AugmentedModel as AugmentedModel
 from fl_lightning.terms.dual import CohortDual as CohortDual
 from fl_lightning.terms.dual import CohortLinearDual as CohortLinearDual
@@ -85,5 +87,6 @@ from fl_lightning.terms.trajectory import LESAM as LESAM
 from fl_lightning.terms.trajectory import WMSAM as WMSAM
 from fl_lightning.terms.trajectory import LastRound as LastRound
 from fl_lightning.terms.trajectory import NesterovAscent as NesterovAscent
+from fl_lightning.terms.trajectory import RecentTeacher as RecentTeacher
 from fl_lightning.terms.trajectory import ServerSAM as ServerSAM
 from fl_lightning.terms.trajectory import TrajectoryTeacher as TrajectoryTeacher

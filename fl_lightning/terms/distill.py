@@ -49,6 +49,15 @@ def _mean_kl(out: Tensor, reference: Tensor, tau: float) -> Tensor:
     )
 
 
+def distilled(oracle: Oracle, w: Tensor, teacher: Tensor, weight: Any, tau: float) -> Tensor:
+    """The gradient at `w` of the loss and `weight KL(teacher || w)` at tau."""
+
+    def loss(b: ForwardPass) -> Tensor:
+        return b.loss + weight * divergence(b, b.at(teacher).out, tau)
+
+    return oracle.of(loss)(w)
+
+
 def check_labels(y: Any, *shape: int) -> None:
     """Raise a TermError unless targets are classes in this shape."""
     if not isinstance(y, Tensor) or y.is_floating_point() or y.shape != shape:
@@ -66,10 +75,7 @@ class Distill(Term):
     tau: PositiveFloat = 3.0
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
-        def loss(b: ForwardPass) -> Tensor:
-            return b.loss + self.beta * divergence(b, b.at(v.anchor).out, self.tau)
-
-        return oracle.of(loss)(w)
+        return distilled(oracle, w, v.anchor, self.beta, self.tau)
 
 
 @dataclass(frozen=True)

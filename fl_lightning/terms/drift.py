@@ -1,12 +1,20 @@
 """Drift correction: additions to the local gradient, and the variates and momenta behind them."""
 
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from fl_lightning.core.constraints import NonNegativeFloat, PositiveFloat, PositiveFraction
+from fl_lightning.core.constraints import (
+    BelowOneFloat,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveFraction,
+)
 from fl_lightning.core.oracle import Oracle
-from fl_lightning.core.term import Term, View, zeros
+from fl_lightning.core.term import Term, View, initial, scalar, zeros
+from fl_lightning.terms.server import weighted
 
 
 @dataclass(frozen=True)
@@ -99,6 +107,56 @@ class ClientMomentum(Term):
     def update(self, delta: Tensor, mean: Tensor, v: View) -> Tensor:
         v.m = mean
         return delta
+
+
+@dataclass(frozen=True)
+class ServedMomentum(Term):
+    """MimeLite's momentum, which rests during a visit: `(1 - beta) g + beta m`.
+
+    The server updates m by the cohort's gradients at w^t, `m <- (1 - beta) mean(g(w^t)) + beta m`,
+    each the mean over the batches of a visit, at one more gradient a step.
+    """
+
+    beta: BelowOneFloat = 0.9
+    server = {"m": zeros}
+    local = {"G": zeros}
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        g = oracle(w)  # first: running statistics are of the first pass
+        v.G = v.G + oracle(v.anchor) / v.steps
+        return (1 - self.beta) * g + self.beta * v.m
+
+    def report(self, w: Tensor, v: View) -> tuple[Tensor, Tensor]:
+        return v.weight * v.G, v.weight
+
+    def update(self, delta: Tensor, mean: tuple[Tensor, Tensor], v: View) -> Tensor:
+        v.m = (1 - self.beta) * weighted(mean) + self.beta * v.m
+        return delta
+
+
+@dataclass(frozen=True)
+class BiasEstimate(Term):
+    """AdaBest: `g - h_i`, with `h_i <- h_i / (rounds since the last visit) + mu (w^t - u_i)`.
+
+    The server goes on from the cohort's mean model by beta times the move from the mean before.
+    """
+
+    mu: NonNegativeFloat = 0.1
+    beta: BelowOneFloat = 0.85
+    client = {"h_i": zeros, "seen": scalar}
+    server = {"mean": initial}
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        return oracle(w) - v.h_i
+
+    def report(self, w: Tensor, v: View) -> Any:
+        now = torch.zeros_like(v.seen) + v.round + 1
+        v.h_i, v.seen = v.h_i / (now - v.seen) + self.mu * (v.origin - w), now
+        return ()
+
+    def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
+        before, v.mean = v.mean, v.anchor + delta
+        return delta + self.beta * (v.mean - before)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Flatness along the path of the global model, mostly of one pass a step.
 
-FedLESAM, FedWMSAM, FedGloSS, FedGF, FedNSAM and FedGMT.
+FedLESAM, FedWMSAM, FedGloSS, FedGF, FedNSAM, FedGMT and FedGKD.
 """
 
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ from fl_lightning.core.constraints import (
     PositiveInt,
     UnitInterval,
 )
-from fl_lightning.core.oracle import ForwardPass, Oracle
+from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import Initializer, Term, View, initial, received, scalar, zeros
 from fl_lightning.core.vector import unit
-from fl_lightning.terms.distill import divergence
+from fl_lightning.terms.distill import distilled
 from fl_lightning.terms.perturb import Perturbation
 from fl_lightning.terms.server import ServerMomentum
 
@@ -211,13 +211,7 @@ class TrajectoryTeacher(Term):
     server = {"e": initial}
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
-        teacher = self.average(v)
-
-        def loss(b: ForwardPass) -> Tensor:
-            distance = divergence(b, b.at(teacher).out, self.tau)
-            return b.loss + self.gamma * self.tau**2 * distance
-
-        return oracle.of(loss)(w)
+        return distilled(oracle, w, self.average(v), self.gamma * self.tau**2, self.tau)
 
     def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
         v.e = self.average(v)
@@ -226,3 +220,30 @@ class TrajectoryTeacher(Term):
     def average(self, v: View) -> Tensor:
         """e^t, of the average before this round and the received model."""
         return torch.lerp(v.anchor, v.e, self.alpha)
+
+
+@dataclass(frozen=True)
+class RecentTeacher(Term):
+    """FedGKD: adds `gamma tau^2 KL(e^t || local)` at tau, e^t being the mean of recent models.
+
+    These are the last `models` global ones, without w^0, so that the first round adds nothing.
+    """
+
+    gamma: NonNegativeFloat = 0.1
+    models: PositiveInt = 5
+    tau: PositiveFloat = 1.0
+
+    @property
+    def server(self) -> Mapping[str, Initializer]:  # type: ignore[override]
+        past = lambda first, now: now.new_zeros(self.models - 1, *now.shape)  # noqa: E731
+        return {"past": past, "rest": zeros, "n": scalar}
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        teacher = (v.anchor + v.rest) / v.n.clamp(min=1)
+        weight = self.gamma * self.tau**2 * v.n.clamp(max=1)
+        return distilled(oracle, w, teacher, weight, self.tau)
+
+    def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
+        v.past = torch.cat([(v.n > 0) * v.anchor[None], v.past])[: self.models - 1]
+        v.rest, v.n = v.past.sum(0), (v.n + 1).clamp(max=self.models)
+        return delta

@@ -25,7 +25,6 @@ from problems import (
 from regressions import all_three, regression
 from torch import Tensor
 from torch.func import grad
-from torch.nn import functional as F
 from torch.optim import SGD
 
 from fl_lightning import Algorithm, algorithms
@@ -42,17 +41,11 @@ Vector = np.ndarray
 Models = Iterator[Vector]
 
 
-def loss(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    A, a, B, b, head, bias = w.split([16 * 12, 16, 16 * 16, 16, 5 * 16, 5])
-    z = torch.tanh(torch.tanh(x @ A.view(16, 12).T + a) @ B.view(16, 16).T + b)
-    return F.cross_entropy(z @ head.view(5, 16).T + bias, y)
-
-
 def move(w: Vector, client: int, lr: float, steps: int | None = None) -> Vector:
     """u_i - w of two passes in batches of five, or of the first steps of them."""
     u = torch.from_numpy(w)
     for batch in ragged.batches(client)[:steps]:
-        u = u - lr * grad(loss)(u, *batch)
+        u = u - lr * grad(ragged.loss)(u, *batch)
     return u.numpy() - w
 
 

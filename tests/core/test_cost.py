@@ -37,6 +37,8 @@ COSTS = {
     (1, 1 + 3 * NUMBER, 1, 0, 0): "fednova",
     (1, 2 + 3 * NUMBER, 2, 1, 1): "fednova, mean",
     (1, 1, 1, 2, 0): "fedadmm; fedadmm, start",
+    (1, 1, 1, 1 + NUMBER, 1): "adabest",
+    (1, 1, 2 + NUMBER, 0, 5 + NUMBER): "fedgkd",
     (1, 1, 1, 1, 1): "feddisco, on feddyn; feddyn; feddyn, norm; fedvarp; fedvra; fedvra, d",
     (1, 1, 1, 0, 2): "fedadam; fedyogi; fedadagrad",
     (1, 1, 1, 0, 3): "fedams; fedams, sum",
@@ -63,6 +65,7 @@ COSTS = {
     (2, 1, 1, 0, 0): "fedsam; fedasam; fedsol, all; fedsol, by tensor; fedsol_ablation; "
     "gradient_projection; perfedavg; dp_fedsam",
     (2, 1, 2, 0, 1): "mofedsam",
+    (2, 2, 2, 0, 1): "mimelite",
     (2, 2, 2, 1, 1): "fedgamma",
     (2, 1, 1, 1, 1): "fedspeed; fedspeed, raw ascent, half",
     (2, 2, 1, 1, 0): "fedspeed, active dual",

@@ -18,7 +18,13 @@ NOT_NONE: dict[str, Any] = {"alpha": 0.1, "v0": 0.01, "d": 1.5, "layers": ("oute
 NOT_NONE |= {"global_rho": 0.2, "quantile": 0.3, "eta": 0.3}
 """Values of options that are none by default."""
 
-OTHER = {"fedgf threshold": 0.1, "fedgf window": 1, "krum kept": 2, "rfa nu": 10.0}
+OTHER = {
+    "fedgkd models": 1,
+    "fedgf threshold": 0.1,
+    "fedgf window": 1,
+    "krum kept": 2,
+    "rfa nu": 10.0,
+}
 OTHER |= {f"{name} eps": 1e-6 for name in ("fedexp", "--server_optimizer extrapolation")}
 OTHER |= {"centered_clipping tau": 0.01, "centered_clipping steps": 2}
 OTHER |= {f"{name} eps": 1e-3 for name in ("local_adamw", "fedadamw", "diloco")}
@@ -58,6 +64,8 @@ NEEDS_A_PAST = {
         "fedinit": "beta first_participation server",
         "scaffold feddc": "correction_lr size_weighting",
         "fedvra": "d",
+        "adabest": "mu",
+        "fedgkd": "gamma models tau",
         "fedadmm": "memory",
         "fedlesam fedlesam_s fedlesam_d": "rho reference first_participation correction",
         "fedssg": "alpha gate_map gate_alignment gate_memory alignment correction correction_lr "

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from problems import cpu
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.optim import SGD
 
 from fl_lightning import Algorithm, ClientData, DeviceDataset, Federation, Partition
@@ -28,6 +29,18 @@ def network() -> nn.Module:
     module = nn.Sequential(*layers).double()
     nn.utils.vector_to_parameters(START.clone(), module.parameters())  # which are views of it
     return module
+
+
+def scores(w: Tensor, x: Tensor) -> Tensor:
+    """What the network returns at flat weights."""
+    A, a, B, b, head, bias = w.split([16 * 12, 16, 16 * 16, 16, 5 * 16, 5])
+    z = torch.tanh(torch.tanh(x @ A.view(16, 12).T + a) @ B.view(16, 16).T + b)
+    return z @ head.view(5, 16).T + bias
+
+
+def loss(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Its cross entropy there."""
+    return F.cross_entropy(scores(w, x), y)
 
 
 def batches(client: int) -> list[tuple[Tensor, Tensor]]:
