@@ -203,7 +203,7 @@ def mimelite(beta: opt.Momentum = 0.9) -> Algorithm:
 
 
 @checked
-def adabest(mu: opt.Alpha = 0.1, beta: opt.Momentum = 0.85) -> Algorithm:
+def adabest(mu: NonNegativeFloat = 0.1, beta: opt.Momentum = 0.85) -> Algorithm:
     r"""AdaBest: a client's bias, which fades while it is away (Varno et al., ECCV 2022).
 
     Clients step along g(w) - h_i; then h_i <- h_i / (rounds since the last visit) + mu (w^t - u_i).
@@ -216,8 +216,7 @@ def adabest(mu: opt.Alpha = 0.1, beta: opt.Momentum = 0.85) -> Algorithm:
             a^0 = w^0
 
     Args:
-        mu: Strength of the correction.
-        beta: Strength of the server's.
+        mu: Strength of the clients' correction.
 
     References:
         Varno et al., ECCV 2022, https://arxiv.org/abs/2204.13170
