@@ -183,7 +183,8 @@ def fedcm(alpha: opt.GradientWeight = 0.1) -> Algorithm:
 def mimelite(beta: opt.Momentum = 0.9) -> Algorithm:
     r"""MimeLite: client steps with a momentum that the server keeps (Karimireddy et al., 2020).
 
-    Clients step along (1 - beta) g(w) + beta m, with m the same in all steps of a round.
+    Clients step along (1 - beta) g(w) + beta m. m, the moving mean of their gradients at w^t,
+    changes between rounds only.
 
     Formula:
         step: w \gets w - \eta\, [\, (1 - \beta)\, g(w) + \beta\, m \,]
