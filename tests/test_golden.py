@@ -12,6 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from shutil import copy
 from typing import Any
 
 import numpy as np
@@ -68,10 +69,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(("golden_file", "executor"), replays)
 
 
-def model(theta: torch.Tensor) -> nn.Module:
-    layers = {"fc1": nn.Linear(12, 16), "t1": nn.Tanh(), "fc2": nn.Linear(16, 16), "t2": nn.Tanh()}
-    net = nn.Sequential(OrderedDict(layers, classifier=nn.Linear(16, 5))).double()
-    nn.utils.vector_to_parameters(theta, net.parameters())
+def model(problem: np.lib.npyio.NpzFile) -> nn.Module:
+    meta = json.loads(str(problem["meta"]))
+    d, h, c = (meta[name] for name in ("input_dim", "hidden", "classes"))
+    layers = {"fc1": nn.Linear(d, h), "t1": nn.Tanh(), "fc2": nn.Linear(h, h), "t2": nn.Tanh()}
+    net = nn.Sequential(OrderedDict(layers, classifier=nn.Linear(h, c))).double()
+    nn.utils.vector_to_parameters(torch.from_numpy(problem["theta0"]), net.parameters())
     return net
 
 
@@ -90,10 +93,11 @@ def federation(
     fabric: Fabric, setup: Setup, problem: np.lib.npyio.NpzFile, data: str, executor: str
 ) -> Federation:
     x, y = torch.from_numpy(problem[f"{data}_x"]), torch.from_numpy(problem[f"{data}_y"])
-    owners = torch.arange(10).repeat_interleave(torch.from_numpy(problem[f"{data}_sizes"]))
+    sizes, classes = problem[f"{data}_sizes"], problem[f"{data}_class_counts"].shape[1]
+    owners = torch.arange(len(sizes)).repeat_interleave(torch.from_numpy(sizes))
     clients = ShortVisits(
-        DeviceDataset(x, y, classes=tuple("abcde")),
-        Partition.from_owners(owners, 10),
+        DeviceDataset(x, y, classes=tuple(map(str, range(classes)))),
+        Partition.from_owners(owners, len(sizes)),
         batch_size=setup.batch_size,
         epochs=setup.epochs,
         steps=setup.steps,
@@ -106,10 +110,10 @@ def federation(
         options["compiled"] = setup.batch_size
     return Federation(
         fabric,
-        model(torch.from_numpy(problem["theta0"])),
+        model(problem),
         setup.algorithm.replace(lr=lambda t, rounds: lr * setup.schedule(t, rounds)),
         clients,
-        rounds=len(problem["cohorts"]),
+        rounds=setup.rounds or len(problem["cohorts"]),
         sampler=lambda num_clients, seed, round: problem["cohorts"][round].tolist(),
         executor=partial(StackedExecutor, **options) if options else SequentialExecutor,
     )
@@ -149,13 +153,29 @@ def test_replays_the_authors_trajectory(
         assert error <= tolerance, f"state {name} is off by {error}"
 
 
-def test_no_visit_is_longer_than_the_recorded_K(tmp_path: Path, fabric: Fabric) -> None:
-    recorded = json.loads(str(np.load(HERE / "adamw-fedadamw-llm.npz")["hparams"]))
-    recorded |= {"dataset": "ragged", "values": recorded["values"] | {"K": 3, "batch_size": 6}}
-    path = tmp_path / "adamw-fedadamw-ragged-llm.npz"
+def recorded_on_unequal_clients(name: str, folder: Path, **values: Any) -> Path:
+    """The options of a recording, and others, as of one on the other clients."""
+    recorded = json.loads(str(np.load(HERE / f"{name}.npz")["hparams"]))
+    recorded |= {"dataset": "ragged", "values": recorded["values"] | values}
+    family, method, *variant = name.split("-")
+    path = folder / f"{'-'.join([family, method, 'ragged', *variant])}.npz"
     np.savez(path, hparams=json.dumps(recorded))
+    copy(HERE / "problem.npz", folder)
+    return path
+
+
+def test_no_visit_is_longer_than_the_recorded_K(tmp_path: Path, fabric: Fabric) -> None:
+    path = recorded_on_unequal_clients("adamw-fedadamw-llm", tmp_path, K=3, batch_size=6)
     setup, data = set_up(path)
     run = federation(fabric, setup, np.load(HERE / "problem.npz"), data, "sequential")
     assert [run.clients.num_steps(i) for i in range(10)] == [2] + 9 * [3]
     assert setup.batch_size == 6
     assert setup.algorithm.terms[0].count == 3  # which is what a round adds in this script
+
+
+def test_the_first_clients_K_is_everyones_in_a_momentum(tmp_path: Path, fabric: Fabric) -> None:
+    setup, data = set_up(recorded_on_unequal_clients("lesam-fedcm", tmp_path, batchsize=4))
+    run = federation(fabric, setup, np.load(HERE / "problem.npz"), data, "sequential")
+    run.train_round()
+    momentum, K = run.server.states[0]["m"], 2 * 5 / 4
+    torch.testing.assert_close(momentum, (run.server.initial_w - run.w.detach()) / (K * 0.1))

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from fl_lightning.core.term import Initializer, Term, View, initial
+from fl_lightning.terms.server import weighted
 
 Model = Literal["cohort", "clients"]
 """The mean of the cohort's models, or of the last models of all clients."""
@@ -44,8 +44,7 @@ class ClientModels(Term):
 
     def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
         if "cohort" in self.models:
-            tiny = torch.finfo(mean[1].dtype).tiny  # without clients both are 0
-            v.mean_cohort = v.anchor + mean[0] / mean[1].clamp(min=tiny)
+            v.mean_cohort = v.anchor + weighted(mean[:2])
         if "clients" in self.models:
             v.mean_clients = v.mean_clients + v.participation * mean[-1]
         return delta

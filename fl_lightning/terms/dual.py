@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
 from fl_lightning.core.constraints import NonNegativeFloat, PositiveFloat
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import Initializer, Term, View, initial, zeros
+from fl_lightning.terms.server import weighted
 
 
 @dataclass(frozen=True)
@@ -141,13 +142,12 @@ class AugmentedModel(Term):
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         return oracle(w) + self.rho * (v.h_i + w - v.anchor)
 
-    def send(self, delta: Tensor, v: View) -> Tensor:
-        move = delta + (v.origin - v.anchor)
+    def report(self, w: Tensor, v: View) -> tuple[Tensor, Tensor]:
+        change = move = w - v.anchor
         v.h_i = v.h_i + move
-        if self.memory == "none":
-            return 2 * move
-        last, v.w_i = v.w_i, v.origin + delta
-        return v.w_i - last + move
+        if self.memory != "none":
+            change, v.w_i = w - v.w_i, w
+        return v.weight * (change + move), v.weight
 
-    def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
-        return (v.participation if self.eta is None else self.eta) * delta
+    def update(self, delta: Tensor, mean: tuple[Tensor, Tensor], v: View) -> Tensor:
+        return (v.participation if self.eta is None else self.eta) * weighted(mean)

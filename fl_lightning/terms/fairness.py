@@ -8,6 +8,7 @@ from torch import Tensor
 from fl_lightning.core.constraints import NonNegativeFloat
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import OfClients, Term, View, scalar
+from fl_lightning.terms.server import weighted
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,7 @@ class FairStep(LossWeight):
         return v.weight, v.weight * (1 + curvature)
 
     def update(self, delta: Tensor, mean: tuple[Tensor, Tensor], v: View) -> Tensor:
-        weight, h = mean
-        return delta * (weight / h)
+        return delta * weighted(mean)
 
 
 @dataclass(frozen=True)

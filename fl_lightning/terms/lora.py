@@ -16,6 +16,7 @@ from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import Term, View
 from fl_lightning.core.vector import Layout
 from fl_lightning.terms.sending import count_sent
+from fl_lightning.terms.server import weighted
 
 
 @dataclass(frozen=True)
@@ -33,14 +34,16 @@ class ExactAggregation(Term):
     needs_lora = True
 
     def report(self, w: Tensor, v: View) -> tuple[Tensor, ...]:
-        named = v.layout.named(w)
-        return v.weight, *(v.weight * layer.product(named) for layer in v.layout.lora)
+        named, received = v.layout.named(w), v.layout.named(v.anchor)
+        moves = (layer.product(named) - layer.product(received) for layer in v.layout.lora)
+        return v.weight, *(v.weight * move for move in moves)
 
     def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
-        weight, *products = mean
-        after = v.layout.named(v.anchor + delta)
-        for layer, product in zip(v.layout.lora, products, strict=True):
-            v.move(layer.base, product / weight - layer.product(after))
+        weight, *moves = mean
+        before, after = v.layout.named(v.anchor), v.layout.named(v.anchor + delta)
+        for layer, move in zip(v.layout.lora, moves, strict=True):
+            lacking = layer.product(before) - layer.product(after)
+            v.move(layer.base, weighted((move, weight)) + lacking)
         return delta
 
 
@@ -145,4 +148,4 @@ class UnequalRanks(Term):
         return v.weight * (v.origin - v.anchor), v.weight
 
     def update(self, delta: Tensor, mean: Sequence[Tensor], v: View) -> Tensor:
-        return delta + mean[0] / mean[1]
+        return delta + weighted(mean)

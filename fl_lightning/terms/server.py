@@ -1,6 +1,6 @@
 """What the server does with the mean update, and where clients start."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,9 +12,10 @@ from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import Initializer, Term, View, initial, received, zeros
 
 
-def weighted(mean: tuple[Tensor, Tensor]) -> Tensor:
+def weighted(mean: Sequence[Tensor]) -> Tensor:
     """The weighted mean, of the means of weighted messages and of weights; 0 of no client."""
-    return mean[0] / mean[1].clamp(min=1e-30)
+    message, weight = mean
+    return message / weight.clamp(min=torch.finfo(weight.dtype).tiny)
 
 
 @dataclass(frozen=True)

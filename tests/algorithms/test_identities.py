@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.optim import SGD, Adagrad
 
 from fl_lightning import Algorithm, Term, algorithms, by_size, uniform
+from fl_lightning.algorithms import modifiers
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.terms import (
     GSAM,
@@ -204,10 +205,12 @@ def test_fedlesams_last_active_model_is_the_last_rounds_if_everybody_takes_part(
     assert (trained(hard(own)).w - trained(hard(common)).w).abs().max() > 1e-6
 
 
-def test_fedadmm_is_feddyn_if_everybody_takes_part() -> None:
-    admm, everybody = C.fedadmm(0.1), {"sampler": lambda *_: [*range(4)]}
-    assert_same_unless(admm, C.feddyn(0.1), UNIFORM, **everybody)
-    assert (trained(hard(admm)).w - trained(hard(C.feddyn(0.1))).w).abs().max() > 1e-6
+@pytest.mark.parametrize("perturb", [modifiers.unchanged(), modifiers.toga()], ids=["", "toga"])
+def test_fedadmm_is_feddyn_if_everybody_takes_part(perturb: Any) -> None:
+    """Also to a term whose messages are made of a client's model."""
+    admm, dyn = (perturb.to(method(0.1)) for method in (C.fedadmm, C.feddyn))
+    assert_same_unless(admm, dyn, UNIFORM, sampler=lambda *_: [*range(4)])
+    assert (trained(hard(admm)).w - trained(hard(dyn)).w).abs().max() > 1e-6
 
 
 def test_fedswas_rate_is_steady_where_it_ends_as_it_begins() -> None:

@@ -25,6 +25,7 @@ from torch.optim import SGD
 from fl_lightning import Algorithm, ClientData, TermError, UserError, algorithms
 from fl_lightning.algorithms import modifiers
 from fl_lightning.core.vector import Layout
+from fl_lightning.federation.sampling import BernoulliSampling
 from fl_lightning.terms import SAM, ControlVariate
 
 A, B = RANK * (6 + 8), RANK * (8 + 3)
@@ -194,6 +195,16 @@ def test_hetloras_clients_stay_in_their_rank_where_a_perturbation_does_not() -> 
         for layer in run.layout.lora:
             assert not named[layer.A][rank:].any()
             assert not named[layer.B][:, rank:].any()
+
+
+@pytest.mark.parametrize("name", LORA)
+def test_a_cohort_without_clients_leaves_the_whole_weights(name: str) -> None:
+    nobody = BernoulliSampling(0.002, may_be_empty=True)
+    run = adapted_federation(LORA[name], sampler=nobody)
+    begun = whole_weights(run)
+    round_after_round(run, 3)
+    for weight, before in zip(whole_weights(run), begun, strict=True):
+        torch.testing.assert_close(weight, before, rtol=0, atol=1e-12)
 
 
 def test_methods_for_whole_models_train_adapters() -> None:

@@ -185,7 +185,7 @@ def test_a_skipped_client_has_no_weight(method: Algorithm) -> None:
     torch.testing.assert_close(*ends, rtol=0, atol=1e-12)
 
 
-SERVERS = ["fedams", "fedexp", "fedvarp", "fednova", "fedbuff", "fedasync"]
+SERVERS = ["fedams", "fedexp", "fedvarp", "fednova", "fedbuff", "fedasync", "qfedavg"]
 
 
 @pytest.mark.parametrize("name", SERVERS)

@@ -19,6 +19,7 @@ from golden_setup import (
     State,
     UnknownAlgorithmError,
     adapted,
+    by_first_client,
     method_of,
     of_clients,
     of_server,
@@ -43,15 +44,18 @@ class SumOfNorms(LastRound):
 def set_up(path: Path) -> tuple[Setup, str]:
     """The setup of a file, and which data it was recorded on ('equal' or 'ragged')."""
     recorded = json.loads(str(np.load(path)["hparams"]))
+    problem, data = np.load(path.parent / "problem.npz"), recorded["dataset"]
+    facts = {"sizes": problem[f"{data}_sizes"].tolist(), "cohorts": problem["cohorts"].tolist()}
     family, *words = path.stem.split("-")
     if family not in FAMILIES:
         raise UnknownAlgorithmError(f"{path.name}: no family {family!r}")
-    return FAMILIES[family](words, recorded["values"]), recorded["dataset"]
+    return FAMILIES[family](words, recorded["values"] | facts), data
 
 
 def _weights(federation: Federation) -> torch.Tensor:
     """Of every round's cohort, summing to one."""
-    cohorts = [federation.sampler(10, 0, round) for round in range(federation.rounds)]
+    clients = federation.clients.num_clients
+    cohorts = [federation.sampler(clients, 0, round) for round in range(federation.rounds)]
     of_cohort = federation.local_training.weights
     weights = torch.tensor([*map(of_cohort, cohorts)], dtype=torch.float64)
     return weights / weights.sum(1, keepdim=True)
@@ -83,25 +87,30 @@ def fl_simulator(words: list[str], h: dict[str, Any]) -> Setup:
     methods: dict[str, Callable[[set[str]], Algorithm]] = {
         "fedavg": lambda _: c.fedavg(),
         "fedavg_ri": lambda _: c.fedinit(h["beta"]),
-        "fedprox": lambda _: c.fedprox(lamb),
+        "fedprox": lambda _: c.fedprox(lamb, "split"),
         "fedadam": lambda _: c.fedadam(h["beta1"], h["beta2"], h["epsilon"], v0=0.0),
         "scaffold": lambda _: c.scaffold(),
-        "feddyn": lambda _: c.feddyn(lamb),
+        "feddyn": lambda _: c.feddyn(lamb, prox_clip="split"),
         "fedcm": lambda _: c.fedcm(h["alpha"]),
         "fedsam": lambda _: c.fedsam(rho),
         "mofedsam": lambda v: c.mofedsam(rho, h["alpha"], "one" if "asis" in v else "alpha"),
         "fedgamma": lambda _: c.fedgamma(rho),
-        "fedspeed": lambda v: c.fedspeed(rho, lamb, dual="active" if "activeavg" in v else "all"),
-        "fedsmoo": lambda v: c.fedsmoo(rho, lamb, "paper" if "paper" in v else "released"),
+        "fedspeed": lambda v: c.fedspeed(
+            rho, lamb, dual="active" if "activeavg" in v else "all", prox_clip="split"
+        ),
+        "fedsmoo": lambda v: c.fedsmoo(rho, lamb, "paper" if "paper" in v else "released", "split"),
         "fedlesam": lesam,
         "fedlesam_s": lambda v: c.fedlesam_s(**reference(v), correction=correction(v)),
-        "fedlesam_d": lambda v: c.fedlesam_d(**reference(v), lam=lamb),
+        "fedlesam_d": lambda v: c.fedlesam_d(**reference(v), lam=lamb, prox_clip="split"),
     }
     method, variant = method_of(words, methods)
+    made = method(variant)
+    if not {"ragged", "paper"} <= variant:
+        made = by_first_client(made, h)
     local = partial(SGD, lr=h["local_learning_rate"], weight_decay=h["weight_decay"])
     server = partial(SGD, lr=lr)
     algorithm = adapted(
-        method(variant), terms.Clip(10.0), local=local, eps=1e-7, server=server, weight=uniform
+        made, terms.Clip(10.0), local=local, eps=1e-7, server=server, weight=uniform
     )
     states = {**SCAFFOLD_STATES, "h_i": of_clients("h_i"), "m": of_server("m"), "v": of_server("v")}
     states |= {"mu_i": of_clients("mu_i"), "s": of_server("s"), "last_local": of_clients("w_i")}
@@ -117,7 +126,9 @@ def fedsol(words: list[str], h: dict[str, Any]) -> Setup:
 
     def sol(strength: Any, variant: set[str]) -> Algorithm:
         per = "tensor" if "paper" in variant else "column"
-        scope = "head" if "head" in variant else "all"
+        scope: Any = {(1, 0): "head", (0, 1): "body"}.get(
+            (h["perturb_head"], h["perturb_body"]), "all"
+        )
         first_step = "noise" if strength == "fixed" and "asis" in variant else "still"
         return c.fedsol(h["rho"], strength, per=per, scope=scope, first_step=first_step)
 
@@ -153,8 +164,8 @@ def fedssg(words: list[str], h: dict[str, Any]) -> Setup:
         "fedavg": lambda _: c.fedavg(),
         "fedprox": lambda v: c.fedprox(2e-4 if "asis" in v else h["mu"]),
         "scaffold": lambda _: c.scaffold(correction_lr="base", size_weighting=True),
-        "feddyn": lambda _: c.feddyn(alpha, size_weighting=True),
-        "feddisco": lambda _: c.feddisco(h["disco_a"], h["disco_b"], alpha, size_weighting=True),
+        "feddyn": lambda _: c.feddyn(alpha, size_weighting=True, prox_clip="split"),
+        "feddisco": lambda _: c.feddisco(h["disco_a"], h["disco_b"], alpha, True, "split"),
         "feddc": lambda _: c.feddc(alpha, correction_lr="base", size_weighting=True),
         "fedssg": lambda v: c.fedssg(
             alpha, gate_offset=0.0 if "beta0" in v else 1.0, size_weighting=True
@@ -173,7 +184,8 @@ def fedssg(words: list[str], h: dict[str, Any]) -> Setup:
     states = {name: variates(own, common) for name in ("c_all", "g_all")}
     states |= {name: of_clients(name) for name in ("h_i", "count")}
     schedule, epochs = exponential(1, h["lr_decay_per_round"]), h.get("epoch", 2)
-    return Setup(algorithm, schedule, h["batch_size"], epochs, steps, states)
+    rounds = h["com_amount"]
+    return Setup(algorithm, schedule, h["batch_size"], epochs, steps, states, rounds=rounds)
 
 
 def feddisco(words: list[str], h: dict[str, Any]) -> Setup:

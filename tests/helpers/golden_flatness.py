@@ -6,7 +6,15 @@ from functools import partial
 from typing import Any
 
 import torch
-from golden_setup import ServerStep, Setup, adapted, method_of, of_clients, of_server
+from golden_setup import (
+    ServerStep,
+    Setup,
+    adapted,
+    by_first_client,
+    method_of,
+    of_clients,
+    of_server,
+)
 from problems import server
 from torch import Tensor
 from torch.optim import SGD
@@ -16,7 +24,7 @@ from fl_lightning.core.curves import Curve, cosine, exponential, linear
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.vector import unit
 from fl_lightning.federation.federation import Federation
-from fl_lightning.terms import SMOO, DynamicRegularizer, LastRound, MovingVariate
+from fl_lightning.terms import SMOO, Clip, DynamicRegularizer, LastRound, MovingVariate
 from fl_lightning.terms.released import NormPull, ReleasedTOGA
 
 
@@ -30,8 +38,10 @@ def fedwmsam(words: list[str], h: dict[str, Any]) -> Setup:
         side="toward" if "plus" in variant else "away",
         direction="as_released" if "asis" in variant else "unit",
     )
+    algorithm = algorithm if "ki" in variant else by_first_client(algorithm, h)
     local = partial(SGD, lr=h["local_learning_rate"], weight_decay=h["weight_decay"])
-    algorithm = adapted(algorithm, local=local, server=partial(SGD, lr=h["global_learning_rate"]))
+    at = partial(SGD, lr=h["global_learning_rate"])
+    algorithm = adapted(algorithm, Clip(10.0), local=local, server=at)
     states = {"c_i": of_clients("c_i"), "c": of_server("c"), "momentum": of_server("m")}
     schedule, paths = exponential(1, h["lr_decay"]), {"alpha_path": of_server("al")}
     return Setup(algorithm, schedule, h["batchsize"], h["local_epochs"], None, states, paths)
@@ -191,10 +201,6 @@ def fednsam(words: list[str], h: dict[str, Any]) -> Setup:
 
 # FedSWA's repository
 
-COHORTS = (0, 1, 2, 3), (1, 4, 5, 6), (0, 2, 4, 8), (1, 3, 5, 8), (2, 4, 6, 8), (1, 4, 5, 6)
-COHORTS += (0, 2, 5, 8), (1, 3, 4, 6)
-"""Those of the recordings."""
-
 
 @dataclass(frozen=True)
 class DividedVariate(MovingVariate):
@@ -217,9 +223,14 @@ class DividedVariate(MovingVariate):
 class PlacesVariate(Term):
     """FedMoSWA's variates by the place in the cohort, as if that were the client."""
 
-    steps: int = 8
-    gamma: float = 0.4
-    server = {"c": zeros, "c_pos": lambda first, now: now.new_zeros(4, len(now))}
+    cohorts: tuple[list[int], ...]
+    steps: int
+    gamma: float
+
+    @property
+    def server(self) -> Any:  # type: ignore[override]
+        places = len(self.cohorts[0])
+        return {"c": zeros, "c_pos": lambda first, now: now.new_zeros(places, len(now))}
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         return oracle(w) + v.c - self._here(v) @ v.c_pos
@@ -236,7 +247,8 @@ class PlacesVariate(Term):
 
     def _here(self, v: Any) -> Tensor:
         """One at the client's place in the cohort of the round, zeros elsewhere."""
-        cohort = (torch.tensor(COHORTS) * (torch.arange(8) == v.round)[:, None]).sum(0)
+        now = torch.arange(len(self.cohorts)) == v.round
+        cohort = (torch.tensor(self.cohorts) * now[:, None]).sum(0)
         return (cohort == v.client).to(v.anchor)
 
 
@@ -251,8 +263,10 @@ def fedswa(words: list[str], h: dict[str, Any]) -> Setup:
         algorithm = algorithms.fedmoswa(h["server_beta"])
         algorithm = algorithm.replace(terms=[DividedVariate(h["server_beta"])])
     else:
-        variate, most = DividedVariate if "byclient" in words else PlacesVariate, h["K"]
-        algorithm = Algorithm(variate(gamma=h["server_beta"], steps=most))
+        most, gamma = h["K"], h["server_beta"]
+        by_client = DividedVariate(gamma, steps=most)
+        by_place = PlacesVariate((*h["cohorts"],), most, gamma)
+        algorithm = Algorithm(by_client if "byclient" in words else by_place)
     algorithm, schedule = adapted(algorithm, local=local), cosine(1, 0, h["epoch"])
     return Setup(algorithm, schedule, h["batch_size"], h["E"], None, states, most=most)
 
@@ -267,23 +281,18 @@ class AscentByDelta(ReleasedTOGA):
 
 
 def rfl_nlcp(words: list[str], h: dict[str, Any]) -> Setup:
-    """Client 0's steps stand for everyone's; where clients are unequal they are one an epoch."""
-    made = algorithms.fedtoga(
-        h["rho"],
-        h["kai"],
-        h["lamb1"],
-        h["lamb"],
-        "released",
-        delta="epochs" if "ragged" in words else "steps",
-    )
+    one_an_epoch = h["sizes"][0] == h["batchsize"]  # of client 0, whose steps stand for everyone's
+    coefficients = h["rho"], h["kai"], h["lamb1"], h["lamb"], "released"
+    made = algorithms.fedtoga(*coefficients, delta="epochs" if one_an_epoch else "steps")
     toga, pull = made.terms
     if "delta" in words:
         toga = AscentByDelta(**vars(toga))
     algorithm = Algorithm(toga, pull)
+    algorithm = algorithm if one_an_epoch else by_first_client(algorithm, h)
     local = partial(SGD, lr=h["local_learning_rate"], weight_decay=h["weight_decay"])
     states = {"h_i": of_clients("h_i"), "delta": of_server("Delta")}
     schedule = exponential(1, h["lr_decay"])
-    algorithm = adapted(algorithm, local=local)
+    algorithm = adapted(algorithm, Clip(10.0), local=local)
     return Setup(algorithm, schedule, h["batchsize"], h["local_epochs"], None, states)
 
 

@@ -60,7 +60,8 @@ def adamw(words: list[str], h: dict[str, Any]) -> Setup:
         alignment="mixed" if "llm" in words else "added",
     )
     states = {"delta_g": of_server("Delta"), "v_mean" if block else "v_bar": of_server("sbar")}
-    of_mean_size = (18 if "ragged" in words else 20) / h["batch_size"] * h["E"]
+    mean_size = sum(h["sizes"]) // len(h["sizes"])
+    of_mean_size = mean_size / h["batch_size"] * h["E"]
     made = changed(made, AdamW, count=h["K"] if "llm" in words else of_mean_size)
     return averaging(made, h, states)
 
@@ -77,7 +78,8 @@ def lmo(words: list[str], h: dict[str, Any]) -> Setup:
     states = {"m_i": of_clients("M_i")}
     if fed:
         states |= {"c_i": of_clients("M_i"), "c": of_server("C")}
-    return Setup(algorithm, lambda round, rounds: 1.0, 5, 2, h["local_steps"], states)
+    batch_size = h.get("batch_size", 5)
+    return Setup(algorithm, lambda round, rounds: 1.0, batch_size, 2, h["local_steps"], states)
 
 
 OPTIMIZERS: dict[str, Callable[[list[str], dict[str, Any]], Setup]] = {

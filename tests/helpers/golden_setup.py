@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from math import ceil
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ class Setup:
         states: What the file's arrays are in our states, after the last round.
         paths: The same after each round.
         most: Steps that end a visit early; None is no limit.
+        rounds: Rounds of the run, of which fewer may be recorded; None is all that are.
     """
 
     algorithm: Algorithm
@@ -41,6 +43,7 @@ class Setup:
     states: dict[str, State]
     paths: dict[str, State] = field(default_factory=dict)
     most: int | None = None
+    rounds: int | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,28 @@ class ServerStep(Term):
     def update(self, delta: torch.Tensor, mean: Any, v: Any) -> torch.Tensor:
         v.b = self.momentum * v.b + delta
         return self.lr * v.b
+
+
+@dataclass(frozen=True)
+class FirstClientsSteps(WrappedTerm):
+    """A term in code that takes K of the first client, unrounded, for everyone's."""
+
+    K: float
+
+    def report(self, w: torch.Tensor, v: Any) -> Any:
+        vars(v).update(lr_sum=v.lr_sum / v.steps * self.K, steps=self.K)
+        return self.inner.report(w, v)
+
+
+def by_first_client(algorithm: Algorithm, h: dict[str, Any]) -> Algorithm:
+    """The algorithm as in FL-Simulator's code, which differs where K does."""
+    epochs, batch, sizes = h["local_epochs"], h["batchsize"], h["sizes"]
+    K = epochs * sizes[0] / batch
+    if all(epochs * ceil(size / batch) == K for size in sizes):
+        return algorithm
+    kinds = terms.ControlVariate, terms.ClientMomentum, terms.WMSAM, terms.TOGA
+    changed = (FirstClientsSteps(t, K) if isinstance(t, kinds) else t for t in algorithm.terms)
+    return algorithm.replace(terms=[*changed])
 
 
 def method_of(words: list[str], methods: dict[str, Any]) -> tuple[Any, set[str]]:
