@@ -51,7 +51,7 @@ class PersonalScores(Measure):
         own = self.own_tests or own_test_split(self.train, self.test, self.partition)
         tag = self.task.evaluation(self.test, "test", self.every).monitor
         self.models = PersonalModels(self.test, self.lr, own=own, task=self.task, tag=tag)
-        self.larger = self.task.larger_is_better(tag)
+        self.larger = bool(self.test.classes) or self.task.larger_is_better(tag)
 
     def on_fit_start(self, federation: Federation) -> None:
         """Raise a UserError if the models cannot be scored in one of the rounds."""
