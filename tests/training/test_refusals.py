@@ -283,9 +283,11 @@ def test_what_is_printed_names_arguments(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     fit = trainer("fedbabu", run_dir=tmp_path / "run", participation=0.3)
-    fit.fit(Lit(), data())
-    fit.fit(Lit(), data(), resume=True)
+    given = data(validation=rows(9))
+    fit.fit(Lit(), given)
+    fit.fit(Lit(), given, resume=True)
     said = capsys.readouterr().out
+    assert "\n9 samples are held out for validation" in said
     for words in ("participation=0.3 of 4", "finetune_epochs=[1, 5]", "raise rounds"):
         assert words in said
     assert said.count("--") == said.count("tensorboard --logdir") == 2
