@@ -191,6 +191,7 @@ class Run:
         try:
             state = torch.load(file, map_location="cpu", weights_only=True)
             inner = uncompiled(model)
+            getattr(inner, "configure_model", lambda: None)()  # makes parts of a LightningModule
             if client is not None:  # whose file lacks frozen weights
                 state = uncompiled(self.model(model)).state_dict() | state
             inner.load_state_dict(state if round is None else _of_checkpoint(state, inner))
