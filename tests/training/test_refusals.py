@@ -211,6 +211,8 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "complex": (partial(fit_linear, torch.complex64), ("torch.complex64", "float32")),
     "callback": (lambda: trainer(callbacks=3), ("callbacks=[...]",)),
     "no logger": (lambda: trainer(loggers=["csv"]), ("'csv'", "CSVLogger")),
+    "no augmentation": (lambda: trainer(augment=fl.CropFlip), ("CropFlip(...)",)),
+    "a class of terms": (lambda: trainer(fl.terms.SAM), ("algorithm is <class", "an Algorithm")),
     "a logger that cannot save": (
         lambda: trainer(loggers=[SimpleNamespace(log_metrics=print, finalize=print)]),
         ("is no logger", "log_metrics, save and finalize"),
