@@ -175,6 +175,7 @@ class ClientScores(Measure):
             raise UserError(f"no client has test samples of its own: {fix}")
         self.samples = {k: own[k] for k in range(len(own)) if len(own[k])}
         owner = {k: int(test.domains[index[0]]) for k, index in self.samples.items()}
+        self.directions = dict[str, bool]()  # of each scalar, whether larger values are better
         self.owners = [train.domain_names[k if own_tests else owner[k]] for k in self.samples]
 
     def on_fit_start(self, federation: Federation) -> None:
@@ -196,7 +197,9 @@ class ClientScores(Measure):
             self._write(federation.round, [*plain], table)
         metrics = Metrics()
         for (name, larger), values in zip(plain.items(), table.T, strict=True):
-            metrics |= over_clients(f"clients/{name}", defined(values), larger=larger)
+            found = over_clients(f"clients/{name}", defined(values), larger=larger)
+            self.directions |= {tag: larger for tag in found if not tag.endswith("_std")}
+            metrics |= found
             for logger in fabric.loggers:
                 if hasattr(logger, "log_histogram"):
                     logger.log_histogram(f"clients/{name}", values, federation.round)

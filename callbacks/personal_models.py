@@ -51,7 +51,9 @@ class PersonalScores(Measure):
         own = self.own_tests or own_test_split(self.train, self.test, self.partition)
         tag = self.task.evaluation(self.test, "test", self.every).monitor
         self.models = PersonalModels(self.test, self.lr, own=own, task=self.task, tag=tag)
-        self.larger = bool(self.test.classes) or self.task.larger_is_better(tag)
+        self.name = f"own/{self.models.name}"
+        larger = bool(self.test.classes) or self.task.larger_is_better(tag)
+        self.directions = {self.name: larger, f"{self.name}_worst10": larger}
 
     def on_fit_start(self, federation: Federation) -> None:
         """Raise a UserError if the models cannot be scored in one of the rounds."""
@@ -60,7 +62,7 @@ class PersonalScores(Measure):
 
     def measure(self, federation: Federation) -> Metrics:
         scores = defined(self.models.scores(federation, [self.epochs])[:, 0])
-        return over_clients(f"own/{self.models.name}", scores, larger=self.larger)
+        return over_clients(self.name, scores, larger=self.directions[self.name])
 
 
 @dataclass(eq=False)
