@@ -8,7 +8,14 @@ from typing import Any
 
 from torch import Tensor
 
-from fl_lightning.callbacks.bases import Measure, check_classes, defined, over_clients, rows_of_all
+from fl_lightning.callbacks.bases import (
+    Measure,
+    check_classes,
+    check_test,
+    defined,
+    over_clients,
+    rows_of_all,
+)
 from fl_lightning.callbacks.scoring import (
     Scorer,
     TrainingLoss,
@@ -127,6 +134,7 @@ class EvaluateModels(Measure):
         every: int = 1,
     ):
         super().__init__(every)
+        check_test(test, "EvaluateModels")
         self.test, self.models, self.terms = test, models, (ClientModels(models),)
 
     def measure(self, federation: Federation) -> Metrics:

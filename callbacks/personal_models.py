@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fl_lightning.callbacks.bases import Measure, defined, over_clients
+from fl_lightning.callbacks.bases import Measure, check_test, defined, over_clients
 from fl_lightning.callbacks.personalization import PersonalModels, check_rate
 from fl_lightning.core.constraints import NonNegativeInt, PositiveFloat, check
 from fl_lightning.core.network import uncompiled
@@ -48,6 +48,7 @@ class PersonalScores(Measure):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_test(self.test, "PersonalScores")
         own = self.own_tests or own_test_split(self.train, self.test, self.partition)
         tag = self.task.evaluation(self.test, "test", self.every).monitor
         self.models = PersonalModels(self.test, self.lr, own=own, task=self.task, tag=tag)

@@ -211,6 +211,13 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "complex": (partial(fit_linear, torch.complex64), ("torch.complex64", "float32")),
     "callback": (lambda: trainer(callbacks=3), ("callbacks=[...]",)),
     "no logger": (lambda: trainer(loggers=["csv"]), ("'csv'", "CSVLogger")),
+    **{
+        f"{measure.__name__} of nothing": (
+            lambda measure=measure: trainer(callbacks=[measure]).fit(Lit(), data()),
+            (measure.__name__, "test=0.2"),
+        )
+        for measure in (fl.callbacks.PersonalScores, fl.callbacks.EvaluateModels)
+    },
     "no augmentation": (lambda: trainer(augment=fl.CropFlip), ("CropFlip(...)",)),
     "a class of terms": (lambda: trainer(fl.terms.SAM), ("algorithm is <class", "an Algorithm")),
     "a logger that cannot save": (
