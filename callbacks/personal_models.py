@@ -71,7 +71,8 @@ class PersonalWeights:
     """Writes each client's own model after the last round: `personal/<client>.pt`.
 
     `Run.model(client=3)` loads it. A file holds weights and buffers by name, without frozen
-    weights, which are in `model.pt`. A finished run gets them when it is resumed.
+    weights, which are in `model.pt`. A finished run gets them when it is resumed; one that is
+    extended loses them until its new last round.
 
     Args:
         epochs: Epochs of fine-tuning before a model is written; 0 takes the models as they are.
