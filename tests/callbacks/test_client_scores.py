@@ -195,7 +195,7 @@ def test_clients_scores_have_the_direction_of_the_metric(kind: str, tmp_path: Pa
 
     measures = [partial(measure, every=1) for measure in (ClientScores, PersonalScores)]
     stop = EarlyStopping(patience=1, monitor=f"{kind}/dose")
-    options = {"metrics": {"dose": Dose()}, "callbacks": [*measures, stop]}
+    options: dict[str, Any] = {"metrics": {"dose": Dose()}, "callbacks": [*measures, stop]}
     run = trainer(tmp_path / "run", rounds=3, **options).fit(nn.Linear(3, 1), data())
     assert run.rounds == 3
     assert run.larger_is_better(f"{kind}/dose")
