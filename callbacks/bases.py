@@ -29,8 +29,18 @@ HOOKS = {
 `fl_lightning.callbacks`)."""
 
 
+def check_test(data: DeviceDataset, what: str) -> None:
+    """Raise a UserError if there are no samples."""
+    if not len(data):
+        raise UserError(
+            f"{what} has no test samples: give some, as FederatedData(test=0.2) does, or leave it "
+            "out"
+        )
+
+
 def check_classes(data: DeviceDataset, what: str) -> None:
-    """Raise a UserError unless the targets are classes."""
+    """Raise a UserError unless there are samples whose targets are classes."""
+    check_test(data, what)
     if not data.classes:
         raise UserError(
             f"{what} needs classes, but the targets of these data are none: leave it out"

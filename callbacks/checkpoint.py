@@ -8,6 +8,7 @@ from io import BytesIO
 from math import inf, nan
 from pathlib import Path
 from pickle import PicklingError, UnpicklingError
+from shutil import rmtree
 from time import monotonic
 from typing import Any
 from zipfile import ZipFile
@@ -80,10 +81,13 @@ class Checkpoint:
     def on_round_start(self, federation: Federation, cohort: Sequence[int]) -> None:
         """Restore the `best.pt` that a last round has replaced, now that a round follows it.
 
-        It is the same round again if the run was killed before its checkpoint.
+        It is the same round again if the run was killed before its checkpoint. Clients' own models
+        after that round are no longer those after the last one.
         """
-        former = self.folder / "best.pt"
-        if federation.fabric.is_global_zero and former.exists():
+        if not federation.fabric.is_global_zero:
+            return
+        rmtree(self.run / "personal", ignore_errors=True)
+        if (former := self.folder / "best.pt").exists():
             former.replace(self.run / "best.pt")
 
     def on_round_logged(self, federation: Federation, metrics: Metrics) -> None:

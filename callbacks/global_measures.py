@@ -8,7 +8,14 @@ from typing import Any
 
 from torch import Tensor
 
-from fl_lightning.callbacks.bases import Measure, check_classes, defined, over_clients, rows_of_all
+from fl_lightning.callbacks.bases import (
+    Measure,
+    check_classes,
+    check_test,
+    defined,
+    over_clients,
+    rows_of_all,
+)
 from fl_lightning.callbacks.scoring import (
     Scorer,
     TrainingLoss,
@@ -127,6 +134,7 @@ class EvaluateModels(Measure):
         every: int = 1,
     ):
         super().__init__(every)
+        check_test(test, "EvaluateModels")
         self.test, self.models, self.terms = test, models, (ClientModels(models),)
 
     def measure(self, federation: Federation) -> Metrics:
@@ -175,6 +183,7 @@ class ClientScores(Measure):
             raise UserError(f"no client has test samples of its own: {fix}")
         self.samples = {k: own[k] for k in range(len(own)) if len(own[k])}
         owner = {k: int(test.domains[index[0]]) for k, index in self.samples.items()}
+        self.directions = dict[str, bool]()  # of each scalar, whether larger values are better
         self.owners = [train.domain_names[k if own_tests else owner[k]] for k in self.samples]
 
     def on_fit_start(self, federation: Federation) -> None:
@@ -196,7 +205,9 @@ class ClientScores(Measure):
             self._write(federation.round, [*plain], table)
         metrics = Metrics()
         for (name, larger), values in zip(plain.items(), table.T, strict=True):
-            metrics |= over_clients(f"clients/{name}", defined(values), larger=larger)
+            found = over_clients(f"clients/{name}", defined(values), larger=larger)
+            self.directions |= {tag: larger for tag in found if not tag.endswith("_std")}
+            metrics |= found
             for logger in fabric.loggers:
                 if hasattr(logger, "log_histogram"):
                     logger.log_histogram(f"clients/{name}", values, federation.round)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fl_lightning.callbacks.bases import Measure, defined, over_clients
+from fl_lightning.callbacks.bases import Measure, check_test, defined, over_clients
 from fl_lightning.callbacks.personalization import PersonalModels, check_rate
 from fl_lightning.core.constraints import NonNegativeInt, PositiveFloat, check
 from fl_lightning.core.network import uncompiled
@@ -48,10 +48,13 @@ class PersonalScores(Measure):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_test(self.test, "PersonalScores")
         own = self.own_tests or own_test_split(self.train, self.test, self.partition)
         tag = self.task.evaluation(self.test, "test", self.every).monitor
         self.models = PersonalModels(self.test, self.lr, own=own, task=self.task, tag=tag)
-        self.larger = self.task.larger_is_better(tag)
+        self.name = f"own/{self.models.name}"
+        larger = bool(self.test.classes) or self.task.larger_is_better(tag)
+        self.directions = {self.name: larger, f"{self.name}_worst10": larger}
 
     def on_fit_start(self, federation: Federation) -> None:
         """Raise a UserError if the models cannot be scored in one of the rounds."""
@@ -60,7 +63,7 @@ class PersonalScores(Measure):
 
     def measure(self, federation: Federation) -> Metrics:
         scores = defined(self.models.scores(federation, [self.epochs])[:, 0])
-        return over_clients(f"own/{self.models.name}", scores, larger=self.larger)
+        return over_clients(self.name, scores, larger=self.directions[self.name])
 
 
 @dataclass(eq=False)
@@ -68,7 +71,8 @@ class PersonalWeights:
     """Writes each client's own model after the last round: `personal/<client>.pt`.
 
     `Run.model(client=3)` loads it. A file holds weights and buffers by name, without frozen
-    weights, which are in `model.pt`. A finished run gets them when it is resumed.
+    weights, which are in `model.pt`. A finished run gets them when it is resumed; one that is
+    extended loses them until its new last round.
 
     Args:
         epochs: Epochs of fine-tuning before a model is written; 0 takes the models as they are.

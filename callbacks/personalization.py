@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.callbacks.bases import defined
-from fl_lightning.callbacks.scoring import Scorer, write_csv
+from fl_lightning.callbacks.scoring import Scorer, counted_samples, write_csv
 from fl_lightning.core.losses import scores_of
 from fl_lightning.core.network import call, class_name
 from fl_lightning.core.prediction import PersonalModel, from_logits, is_right
@@ -122,7 +122,8 @@ class PersonalModels:
         scores = torch.zeros(size, dtype=torch.float64, device=federation.w.device)
         for column, e in enumerate(epochs):
             for client, (w, buffers) in zip(mine, tuning.models(mine, e), strict=True):
-                if not len(index := tests[client]):
+                index = tests[client].to(self.test.device)
+                if not len(index := counted_samples(federation.loss, self.test, index)):
                     scores[client, column] = nan
                 elif not all_finite(w):
                     scores[client, column] = inf
@@ -141,7 +142,7 @@ class PersonalModels:
         return scores
 
     def _accuracy(self, model: PersonalModel, federation: Federation, index: Tensor) -> float:
-        index, right = index[some_samples(len(index), None)].to(self.test.device), 0
+        index, right = index[some_samples(len(index), None).to(index.device)], 0
         with torch.inference_mode():
             predict = federation.algorithm.predict(model)
             for x, y in self.test.batches(index, self.batch_size):

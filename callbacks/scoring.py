@@ -21,7 +21,14 @@ from fl_lightning.callbacks.metrics import (
     results,
     update,
 )
-from fl_lightning.core.losses import TaskLoss, counted, scores_of
+from fl_lightning.core.losses import (
+    IGNORED,
+    TaskLoss,
+    counted,
+    is_cross_entropy,
+    option,
+    scores_of,
+)
 from fl_lightning.core.network import call
 from fl_lightning.core.prediction import is_right
 from fl_lightning.data import DeviceDataset
@@ -103,6 +110,14 @@ class TrainingLoss:
                 yield k, self._counted[k] / whole
 
 
+def counted_samples(loss: TaskLoss, data: DeviceDataset, index: Tensor) -> Tensor:
+    """The samples of an index but for those of the class that a cross entropy leaves out."""
+    y = data.targets(index)
+    if not (is_cross_entropy(loss) and isinstance(y, Tensor) and y.ndim == 1):
+        return index
+    return index[y != option(loss, "ignore_index", IGNORED)]
+
+
 def forward_batch(data: DeviceDataset, at_least: int) -> int:
     """Samples of a forward pass that scores: hundreds if they are small (see `FORWARD_LIMITS`).
 
@@ -129,9 +144,11 @@ def score(
     The metrics see each batch, which has `batch_size` samples, or more if they are small.
 
     Returns:
-        Whether the model is right about each sample, (n,), of a data set with classes, else (0,);
-        the sum of their losses, 0-dim; and how many that sum counts (see `counted`).
+        Whether the model is right about each of `counted_samples`, (n,), of a data set with
+        classes, else (0,); the sum of their losses, 0-dim; and how many that sum counts (see
+        `counted`).
     """
+    index = counted_samples(loss, data, index)
     right = [index.new_zeros(0, dtype=torch.bool)]
     total, seen = torch.zeros(2, dtype=torch.float64, device=index.device)
     with autocast():
@@ -172,6 +189,7 @@ def score_together(
     """
     fabric = federation.fabric
     index = some_samples(len(data), None).to(data.device) if index is None else index
+    index = counted_samples(federation.loss, data, index)
     batches = index.split(forward_batch(data, batch_size))
     table = torch.zeros(len(batches), 3, dtype=torch.float64, device=data.device)
     mine = range(fabric.global_rank, len(batches), fabric.world_size)

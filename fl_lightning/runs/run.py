@@ -93,10 +93,10 @@ class Run:
     def larger_is_better(self, score: str) -> bool | None:
         """Whether larger values of a score are better, as recorded; None if it is not recorded.
 
-        The scores of clients, such as `rmse`, `clients/rmse` or `clients/rmse_worst10`, have the
-        direction of the global model's score.
+        The scores of clients, such as `rmse`, `clients/rmse`, `own/rmse` or `own/rmse_worst10`,
+        have the direction of the global model's score.
         """
-        name = score.removeprefix("clients/").removesuffix("_worst10")
+        name = re.sub("^(clients|own)/|_worst10$", "", score)
         return self.scores.get(name, self.scores.get(f"test/{name}"))
 
     @cached_property
@@ -191,6 +191,7 @@ class Run:
         try:
             state = torch.load(file, map_location="cpu", weights_only=True)
             inner = uncompiled(model)
+            getattr(inner, "configure_model", lambda: None)()  # makes parts of a LightningModule
             if client is not None:  # whose file lacks frozen weights
                 state = uncompiled(self.model(model)).state_dict() | state
             inner.load_state_dict(state if round is None else _of_checkpoint(state, inner))

@@ -93,8 +93,13 @@ def read_sampling(given: Any) -> Chosen:
     return Chosen(given, SAMPLERS[given], {})
 
 
-def check_objects(callbacks: Any, loggers: Any) -> None:
-    """Raise a UserError unless these are lists, and the loggers have the methods of one."""
+def check_objects(callbacks: Any, loggers: Any, augment: Any) -> None:
+    """Raise a UserError unless the first two are lists, and objects have the methods needed."""
+    if not isinstance(augment, CropFlip | None):
+        raise UserError(
+            f"augment is {augment!r:.60}: give CropFlip(...), or draw other transforms in the "
+            "training step"
+        )
     if not all(isinstance(given, list | tuple) for given in (callbacks, loggers)):
         raise UserError("callbacks and loggers are lists: write callbacks=[...]")
     for logger in loggers:
@@ -137,7 +142,8 @@ def _chosen(kind: str, given: Any, known: Mapping[str, Callable[..., Any]]) -> C
     if not isinstance(options.get("name"), str):
         other = ", or an Algorithm, as your function returns it" if kind == "algorithm" else ""
         raise UserError(
-            f"the {kind} is {given!r:.60}: give a name, or a mapping with a name and options{other}"
+            f"the {kind} is {options.get('name', given)!r:.60}: give a name, or a mapping with a "
+            f"name and options{other}"
         )
     if ".py:" in options["name"]:
         raise UserError(

@@ -90,7 +90,7 @@ class StepModel(nn.Module):
             raise ModelError(f"{name} has no training_step: write one that returns the loss")
         if not module.automatic_optimization:
             raise ModelError(f"{name} optimizes by hand: leave automatic_optimization at True")
-        for shared in ("_parameters", "_buffers", "_modules"):
+        for shared in ("_parameters", "_buffers", "_non_persistent_buffers_set", "_modules"):
             self.__dict__[shared] = getattr(module, shared)
         self.__dict__["lightning_module"] = module
         self.logged = dict[str, Logged]()

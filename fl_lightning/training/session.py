@@ -14,6 +14,8 @@ from fl_lightning.callbacks import (
     Checkpoint,
     Personalization,
     PersonalModels,
+    PersonalScores,
+    PersonalWeights,
     ProgressBar,
     TensorBoard,
 )
@@ -166,7 +168,9 @@ class Session:
         if o.resume:
             checkpoint.resume(federation)
         notes = [*task.notes, *(accountant.planned(federation) for accountant in private)]
-        self._begin(data, notes, directions)
+        of_own_models = any(isinstance(one, PersonalScores | PersonalWeights) for one in own)
+        advise = not (o.finetune_epochs or of_own_models)
+        self._begin(data, notes, directions, advise)
         loggers += self._loggers(data, checkpoint)
         shown = monitors[0] if monitors else ""
         progress = ProgressBar(shown)
@@ -178,7 +182,7 @@ class Session:
         if over and fabric.is_global_zero:
             task.export(run.path, federation.round)
             sent = federation.cost.uplink > 0
-            self._say(results(run, monitors, checkpoint.upwards, sent))
+            self._say(results(run, monitors, checkpoint.upwards, sent, advise))
             for accountant in private:
                 self._say(accountant.spent(federation))
         fabric.barrier()  # the first rank has written everything
@@ -238,7 +242,9 @@ class Session:
             diagnostics=any(getattr(callback, "diagnostics", False) for callback in callbacks),
         )
 
-    def _begin(self, data: RunData, notes: Sequence[str], scores: Mapping[str, bool]) -> None:
+    def _begin(
+        self, data: RunData, notes: Sequence[str], scores: Mapping[str, bool], advise: bool
+    ) -> None:
         """Write the options and the partition into the folder, and print notes and the summary."""
         o, federation = self.options, self.federation
         if federation.fabric.is_global_zero:
@@ -253,7 +259,7 @@ class Session:
             )
             data.whole.save(self.run.path)
         names = {**self.config, "algorithm": self.method}
-        about = summary(o, names, data, federation), *effects(self.method, o, federation)
+        about = summary(o, names, data, federation), *effects(self.method, o, federation, advise)
         for text in (*self.notes(federation.cost.uplink > 0), *notes, *about):
             self._say(text)
         if federation.round == o.rounds:

@@ -44,8 +44,9 @@ def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Fed
     threads = f" of {_count(torch.get_num_threads(), 'thread')}" if w.device.type == "cpu" else ""
     ranks = _count(federation.fabric.world_size, "rank")
     manner = federation.local_training.executor.manner
-    source = "the clients" if o.validation_from == "clients" else "the test set"
-    held_out = f"{len(data.validation or ()):,} samples of {source} are held out for validation"
+    source = " of the clients" if o.validation_from == "clients" else " of the test set"
+    source = source if o.validation else ""  # else they were given
+    held_out = f"{len(data.validation or ()):,} samples{source} are held out for validation"
     cohort = largest_cohort(federation.sampler, federation.clients.num_clients)
     sized = hasattr(federation.sampler, "largest")
     part = f"{100 * o.participation:.3g}% a round" if sized else f"chosen by {o.sampling}"
@@ -74,8 +75,11 @@ def _count(number: int, thing: str, plural: str = "s") -> str:
     return f"{number:,} {thing}{plural if number != 1 else ''}"
 
 
-def effects(name: str, o: Options, federation: Federation) -> Iterator[str]:
-    """Effects of the options, with each other and these data, that a user may not expect."""
+def effects(name: str, o: Options, federation: Federation, advise: bool) -> Iterator[str]:
+    """Effects of the options, with each other and these data, that a user may not expect.
+
+    `advise` says whether nothing scores or writes clients' own models yet.
+    """
     algorithm, clients = federation.algorithm, federation.clients
     total = clients.num_clients
     if optimizer := _local_optimizer(algorithm, o):
@@ -86,7 +90,7 @@ def effects(name: str, o: Options, federation: Federation) -> Iterator[str]:
     terms = [term.inner if isinstance(term, WrappedTerm) else term for term in algorithm.terms]
     makes_models = any(type(term).personal is not Term.personal for term in terms)
     personal = algorithm.predict is not from_logits or algorithm.trains == "body"
-    if not o.finetune_epochs and (personal or makes_models):
+    if advise and (personal or makes_models):
         yield f"{name} trains clients' own models: --finetune-epochs 1,5 scores them at the end"
     fixed = o.sampling != "bernoulli" and hasattr(federation.sampler, "largest")
     if fixed and _differs(cohort / total, o.participation):
@@ -115,18 +119,19 @@ def effects(name: str, o: Options, federation: Federation) -> Iterator[str]:
         yield f"--compile has no effect: no client has a full batch of {o.batch_size:,} samples"
 
 
-def results(run: Run, monitors: Sequence[str], upwards: bool, sent: bool) -> str:
+def results(run: Run, monitors: Sequence[str], upwards: bool, sent: bool, advise: bool) -> str:
     """The lines after the last round: scores and files.
 
     Of the evaluations' scores, `monitors`, the first is shown and the last chooses the best, which
     is its highest value if `upwards`. If clients have not `sent`, the global model is untrained.
+    `advise` is as in `effects`.
     """
-    recorded, lines = run.scalars, list[str]()
-    personal = _personal(recorded)
+    recorded, lines = {tag: of for tag, of in run.scalars.items() if of}, list[str]()
+    personal = _personal(recorded) or _own(recorded)
     if not sent:
         again = f"--run-dir {quote(str(run.path))} --resume --finetune-epochs 1,5"
-        lines = ["clients send nothing: the global model is untrained"]
-        lines += [personal or f"to score clients' personal models: {again}"]
+        advice = f"to score clients' personal models: {again}" if advise else ""
+        lines = ["clients send nothing: the global model is untrained", personal or advice]
     elif scores := recorded.get(monitors[0]) if monitors else None:
         chosen_by = recorded[monitors[-1]]
         both = [k for k in scores if k in chosen_by]
@@ -154,15 +159,28 @@ def _scores(tag: str, scores: Mapping[int, float], best: int, validated: bool) -
 
 def _personal(recorded: Scalars) -> str:
     """The score of the clients' personal models, if there is one."""
-    last = {tag: [*values.values()][-1] for tag, values in recorded.items() if values}
     scores, name = list[str](), ""
-    for tag in (tag for tag in last if re.match("personal/(?!std_)", tag)):
+    for tag in (tag for tag in recorded if re.match("personal/(?!std_)", tag)):
         name, _, epochs = tag.partition("/")[2].rpartition("_")
-        mean, deviation = last[tag], last[f"personal/std_{epochs}"]
-        digits = ".2%" if name == "accuracy" else ".4g"
-        scores.append(f"{mean:{digits}} ± {deviation:{digits}} after {epochs}")
+        spread = _spread(recorded, name, tag, f"personal/std_{epochs}")
+        scores.append(f"{spread} after {epochs}")
     of = "" if name == "accuracy" else f" {name},"
     return f"personal models,{of} mean ± std: {', '.join(scores)} epochs" if scores else ""
+
+
+def _own(recorded: Scalars) -> str:
+    """The last score of the callback `personal_scores`, if there is one."""
+    for tag in recorded:
+        if tag.startswith("own/") and (deviation := f"{tag}_std") in recorded:
+            name = tag.removeprefix("own/")
+            return f"own models, {name}, mean ± std: {_spread(recorded, name, tag, deviation)}"
+    return ""
+
+
+def _spread(recorded: Scalars, name: str, *tags: str) -> str:
+    """The last mean and standard deviation of a score."""
+    digits = ".2%" if name == "accuracy" else ".4g"
+    return " ± ".join(f"{[*recorded[tag].values()][-1]:{digits}}" for tag in tags)
 
 
 def _differs(actual: float, asked: float) -> bool:

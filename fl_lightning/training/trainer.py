@@ -99,7 +99,7 @@ class FederatedTrainer:
         for option in sorted(parts.unused_by(self.algorithm) & self._given):
             raise UserError(f"the algorithm does not use {option}: leave it out")
         self.loss, self.metrics, self.augment = loss, metrics, augment
-        arguments.check_objects(callbacks, loggers)
+        arguments.check_objects(callbacks, loggers, augment)
         self.callbacks, self.loggers = callbacks, loggers
         self.enable_progress_bar = enable_progress_bar
         self.run: Run | None = None

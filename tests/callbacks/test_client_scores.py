@@ -1,6 +1,7 @@
 """Scores of the global model on each client's own test rows."""
 
 from functools import partial
+from itertools import count
 from math import isnan, nan
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
+from torchmetrics import MeanSquaredError
 
 import fl_lightning as fl
-from fl_lightning.callbacks import ClientScores
+from fl_lightning.callbacks import ClientScores, EarlyStopping, PersonalScores
 from fl_lightning.callbacks.metrics import make_metrics, results, update
 
 USERS = ["ann", "bob", "cem", "dan"]
@@ -178,3 +180,22 @@ def test_f1_is_not_defined_where_class_1_is_neither_there_nor_predicted():
     for y, expected in ((0, nan), (1, 0.0)):
         update(metrics.values(), torch.tensor([[1.0, 0.0]]), torch.tensor([y]))
         assert results(metrics)["f1"] == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize("kind", ["clients", "own"])
+def test_clients_scores_have_the_direction_of_the_metric(kind: str, tmp_path: Path) -> None:
+    """One that rises with each call; by its name, smaller values would be better."""
+    calls = count()
+
+    class Dose(MeanSquaredError):
+        higher_is_better = True
+
+        def compute(self) -> torch.Tensor:
+            return torch.tensor(float(next(calls)))
+
+    measures = [partial(measure, every=1) for measure in (ClientScores, PersonalScores)]
+    stop = EarlyStopping(patience=1, monitor=f"{kind}/dose")
+    options: dict[str, Any] = {"metrics": {"dose": Dose()}, "callbacks": [*measures, stop]}
+    run = trainer(tmp_path / "run", rounds=3, **options).fit(nn.Linear(3, 1), data())
+    assert run.rounds == 3
+    assert run.larger_is_better(f"{kind}/dose")

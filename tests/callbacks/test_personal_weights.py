@@ -59,6 +59,16 @@ def test_a_finished_run_writes_them_when_it_is_resumed(tmp_path: Path) -> None:
         run.model(best=True, client=2)
 
 
+def test_a_run_that_is_extended_has_none_of_its_former_last_round(tmp_path: Path) -> None:
+    given = fl.FederatedData(tuple(rows(20).values()), clients=[0, 1] * 10)
+    module, write = nn.Linear(6, 3), [fl.callbacks.PersonalWeights]
+    run = trainer(run_dir=tmp_path / "run", rounds=1, callbacks=write).fit(module, given)
+    run.model(module, client=1)
+    run = trainer(run_dir=tmp_path / "run", rounds=2).fit(module, given, resume=True)
+    with pytest.raises(fl.UserError, match="personal_weights"):
+        run.model(module, client=1)
+
+
 def test_votes_of_samples_are_no_weights(tmp_path, capsys) -> None:
     votes = experiment(tmp_path / "run", "--algorithm", "knn_per", *WRITE)
     said = sentence(capsys, votes.run)

@@ -43,6 +43,18 @@ def test_a_run_that_sends_nothing_ends_without_the_global_model(tmp_path, capsys
     assert said[-3].startswith("personal models, mean ± std: ")
 
 
+@pytest.mark.parametrize("callback", ["personal_scores", "personal_weights"])
+def test_who_scores_or_writes_own_models_gets_no_advice_to_score_them(callback, tmp_path, capsys):
+    argv = "--algorithm", "local_only", "--rounds", "2", "--callback", callback
+    experiment(tmp_path / "run", *argv).run()
+    said = capsys.readouterr().out
+    assert "--finetune-epochs" not in said
+    own = [
+        line for line in said.splitlines() if line.startswith("own models, accuracy, mean ± std")
+    ]
+    assert len(own) == (callback == "personal_scores")
+
+
 ODD = {
     "metrics.csv": (b"\xff\x00\xfe" * 50, "metrics.csv lacks round 1"),
     "environment.yaml": (b"{a: [", ""),

@@ -147,10 +147,10 @@ def test_a_module_that_was_not_fitted_makes_its_parts_to_be_scored() -> None:
             stages.append(stage)
 
         def configure_model(self) -> None:
-            self.made = nn.Identity()
+            self.made = nn.ParameterList([torch.zeros(3)])
 
         def forward(self, x: torch.Tensor) -> Any:
-            return self.made(super().forward(x))
+            return super().forward(x) + self.made[0]
 
     given, fit = data(test=rows(9), validation=rows(9)), trainer(rounds=1)
     expected = trainer().test(Lit(), given)
@@ -158,4 +158,5 @@ def test_a_module_that_was_not_fitted_makes_its_parts_to_be_scored() -> None:
     fit.validate(Late(), given)
     fit.fit(Late(), given)
     fit.test(data=given)  # which has its parts
+    fit.run.model(Late())
     assert stages == ["test", "validate", "fit"]

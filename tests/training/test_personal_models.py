@@ -49,6 +49,16 @@ def test_a_step_that_does_not_call_forward_has_no_scores_of_classes() -> None:
         trainer(finetune_epochs=[1], rounds=1).fit(Inner(norm=False), given)
 
 
+def test_the_worst_tenth_has_the_least_accuracy_where_a_step_logs_a_loss_first() -> None:
+    given, module = fl.FederatedData(rows(80), clients=[0, 1, 2, 3] * 20, test=0.4), Lit()
+    fit = trainer(rounds=1, callbacks=[fl.callbacks.PersonalScores])
+    fit.fit(module, given)
+    right = module.eval()(given.test["x"]).argmax(1) == given.test["label"]
+    accuracies = [right[own].double().mean().item() for own in given.parts["test"]]
+    assert len({*accuracies}) > 1
+    assert fit.history["own/accuracy_worst10"].item() == pytest.approx(min(accuracies))
+
+
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedbabu", "ditto"])
 def test_personal_models_of_numbers_are_scored_by_the_first_metric(
     algorithm: str, capsys: pytest.CaptureFixture[str]

@@ -211,6 +211,15 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "complex": (partial(fit_linear, torch.complex64), ("torch.complex64", "float32")),
     "callback": (lambda: trainer(callbacks=3), ("callbacks=[...]",)),
     "no logger": (lambda: trainer(loggers=["csv"]), ("'csv'", "CSVLogger")),
+    **{
+        f"{measure.__name__} of nothing": (
+            lambda measure=measure: trainer(callbacks=[measure]).fit(Lit(), data()),
+            (measure.__name__, "test=0.2"),
+        )
+        for measure in (fl.callbacks.PersonalScores, fl.callbacks.EvaluateModels)
+    },
+    "no augmentation": (lambda: trainer(augment=fl.CropFlip), ("CropFlip(...)",)),
+    "a class of terms": (lambda: trainer(fl.terms.SAM), ("algorithm is <class", "an Algorithm")),
     "a logger that cannot save": (
         lambda: trainer(loggers=[SimpleNamespace(log_metrics=print, finalize=print)]),
         ("is no logger", "log_metrics, save and finalize"),
@@ -283,9 +292,11 @@ def test_what_is_printed_names_arguments(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     fit = trainer("fedbabu", run_dir=tmp_path / "run", participation=0.3)
-    fit.fit(Lit(), data())
-    fit.fit(Lit(), data(), resume=True)
+    given = data(validation=rows(9))
+    fit.fit(Lit(), given)
+    fit.fit(Lit(), given, resume=True)
     said = capsys.readouterr().out
+    assert "\n9 samples are held out for validation" in said
     for words in ("participation=0.3 of 4", "finetune_epochs=[1, 5]", "raise rounds"):
         assert words in said
     assert said.count("--") == said.count("tensorboard --logdir") == 2

@@ -95,6 +95,27 @@ def test_a_cross_entropy_of_torch_has_classes(weighted: bool) -> None:
     assert fit.history["test/f1"].iloc[-1] == pytest.approx(f1.item())
 
 
+@pytest.mark.parametrize("left_out", [0, -1])
+def test_scores_are_of_the_classes_that_the_loss_counts(left_out: int) -> None:
+    x, y = rows(80).values()
+    y = torch.where(y == 0, left_out, y)
+    given = fl.FederatedData((x, y), clients=[0, 1] * 40, test=0.4)
+    torch.manual_seed(0)
+    module = nn.Linear(6, 3)
+    loss, own = nn.CrossEntropyLoss(ignore_index=left_out), [0] if left_out == 0 else None
+    fit = trainer(loss=loss, metrics=["accuracy"], rounds=1, finetune_epochs=own)
+    fit.fit(module, given)
+    x, y = given.test
+    right = (module(x).argmax(1) == y).double()
+    of_clients = [right[k][y[k] != left_out].mean().item() for k in given.parts["test"]]
+    last = fit.history.iloc[-1]
+    assert last["test/accuracy"] == pytest.approx(right[y != left_out].mean().item())
+    each = fit.test(data=given, per_client=True)
+    assert [*each["test/accuracy"]] == pytest.approx(of_clients)
+    if own:
+        assert last["personal/accuracy_0"] == pytest.approx(sum(of_clients) / 2)
+
+
 def test_classes_of_an_own_loss_are_named() -> None:
     def loss(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return nn.functional.cross_entropy(out, y)
