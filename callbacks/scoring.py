@@ -112,10 +112,11 @@ class TrainingLoss:
 
 def counted_samples(loss: TaskLoss, data: DeviceDataset, index: Tensor) -> Tensor:
     """The samples of an index but for those of the class that a cross entropy leaves out."""
+    left_out = option(loss, "ignore_index", IGNORED)
+    if not is_cross_entropy(loss) or (data.classes and not 0 <= left_out < len(data.classes)):
+        return index  # most data sets: to choose among them would wait for a GPU
     y = data.targets(index)
-    if not (is_cross_entropy(loss) and isinstance(y, Tensor) and y.ndim == 1):
-        return index
-    return index[y != option(loss, "ignore_index", IGNORED)]
+    return index[y != left_out] if isinstance(y, Tensor) and y.ndim == 1 else index
 
 
 def forward_batch(data: DeviceDataset, at_least: int) -> int:
