@@ -8,7 +8,7 @@ import torch
 import torchmetrics
 from least_squares import rows as regression_rows
 from lightning import LightningModule
-from lightning_modules import data, rows, trainer
+from lightning_modules import owners, rows, trainer
 from torch import nn
 
 import fl_lightning as fl
@@ -79,19 +79,16 @@ def test_one_score_tells_two_named_classes_apart() -> None:
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_cross_entropy_of_torch_has_classes(weighted: bool) -> None:
-    given, weight = data(test=0.3), torch.tensor([1.0, 2.0, 3.0])
-    given = fl.FederatedData(
-        (given.train["x"], given.train["label"]), clients=given.partition, test=0.3
-    )
+    weight = torch.tensor([1.0, 2.0, 3.0])
+    given = fl.FederatedData(tuple(rows().values()), clients=owners(), test=0.3)
     loss = nn.CrossEntropyLoss(weight) if weighted else nn.functional.cross_entropy
     fit, module = trainer(loss=loss, metrics=["f1"]), nn.Linear(6, 3)
     fit.fit(module, given)
     x, y = given.test
     right = (module(x).argmax(1) == y).double().mean().item()
     assert fit.history["test/accuracy"].iloc[-1] == pytest.approx(right)
-    f1 = torchmetrics.functional.f1_score(
-        module(x), y, "multiclass", num_classes=3, average="macro"
-    )
+    options: Any = {"num_classes": 3, "average": "macro"}
+    f1 = torchmetrics.functional.f1_score(module(x), y, "multiclass", **options)
     assert fit.history["test/f1"].iloc[-1] == pytest.approx(f1.item())
 
 
