@@ -35,16 +35,6 @@ def test_states_may_change_after_they_were_written(store):
     assert kept(store, 0) == 1.0
 
 
-def test_rows_stay_in_memory_until_a_checkpoint(tmp_path):
-    store = new_store(tmp_path / "rows")
-    for value in (1.0, 2.0):
-        keep(store, value, 0, 3)
-    assert not (tmp_path / "rows").exists()
-    store.retain()
-    assert store.disk_bytes() > 0
-    assert (kept(store, 0), kept(store, 3)) == (2.0, 2.0)
-
-
 def test_the_least_recently_used_rows_go_to_files(tmp_path, monkeypatch):
     """Each once, unless it changes; the checkpoint writes the others."""
     written, write = list[int](), RowFiles.write

@@ -142,8 +142,6 @@ def test_the_scalars_of_a_round(algorithm, sent, received):
 
 
 class Adds(Term):
-    """Adds a constant to the loss."""
-
     def gradient(self, oracle, w, v):
         return oracle.of(lambda b: b.loss + 5)(w)
 
@@ -195,18 +193,10 @@ def test_fit_runs_the_remaining_rounds_and_calls_the_callbacks():
     assert (run.round, listener.heard[0]) == (1, "on_fit_start 0")
     listener.heard.clear()
     run.fit()
-    each = [
-        event
-        for round in (2, 3)
-        for event in (
-            f"on_round_start {round - 1}",
-            "on_client_end",
-            f"on_round_end {round}",
-            f"on_round_logged {round}",
-        )
-    ]
-    each.insert(-1, "on_last_round_end 3")
-    assert listener.heard == ["on_fit_start 1", *each, "on_fit_end 3"]
+    second = "on_round_start 1", "on_client_end", "on_round_end 2", "on_round_logged 2"
+    third = "on_round_start 2", "on_client_end", "on_round_end 3", "on_last_round_end 3"
+    ends = "on_round_logged 3", "on_fit_end 3"
+    assert listener.heard == ["on_fit_start 1", *second, *third, *ends]
     run.fit()
     assert run.round == 3
 

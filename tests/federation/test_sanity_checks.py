@@ -61,8 +61,6 @@ def doubled(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Changed(nn.Module):
-    """A linear model whose output is changed."""
-
     def __init__(self, change: Callable[[Tensor], Any]):
         super().__init__()
         self.net, self.change = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), change
