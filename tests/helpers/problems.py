@@ -219,6 +219,15 @@ def assert_same_unless(
     assert (other - expected).abs().max() > 1e-6
 
 
+def assert_client_0_counts_as_absent(algorithm: Algorithm, **options: Any) -> None:
+    """Assert that the model is the same where it is skipped, as it sends no numbers."""
+    broken = term(send=lambda self, delta, v: torch.where(v.client == 0, torch.nan, delta))
+    without = [[client for client in cohort if client] for cohort in COHORTS]
+    skipping = trained(algorithm.with_outer_terms(broken), on_divergence="skip-client", **options)
+    alone = trained(algorithm, sampler=lambda *given: without[given[-1]], **options)
+    torch.testing.assert_close(skipping.w, alone.w, rtol=0, atol=1e-12)
+
+
 @dataclass(frozen=True)
 class Recorder(Term):
     """Logs every gradient, and the point where it was taken."""
