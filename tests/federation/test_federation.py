@@ -217,13 +217,14 @@ def test_impossible_aggregation_weights_are_refused(weights, message):
 
 
 @EXECUTORS
-def test_dropout_is_each_clients_and_each_rounds_own(executor):
+def test_dropout_is_each_clients_each_rounds_and_each_seeds_own(executor):
     """Two clients with the same samples in the same order differ by their dropout alone."""
     clients = classification(shuffle=False)
     clients.partition = Partition.from_lists([range(10), range(10)])
 
-    def model(client: int, round: int, dropout: float) -> Tensor:
+    def model(client: int, round: int, dropout: float, seed: int = 0) -> Tensor:
         options = {"sampler": lambda *_: [client], "decays": False, "clients": clients}
+        options["seed"] = seed
         module = classifier(norm=False, dropout=dropout)
         run = federation(Algorithm(), module=module, executor=executor, **options)
         run.server.round = round
@@ -233,6 +234,7 @@ def test_dropout_is_each_clients_and_each_rounds_own(executor):
     assert model(0, 0, 0.0).equal(model(1, 1, 0.0))
     assert not model(0, 0, 0.5).equal(model(1, 0, 0.5))
     assert not model(0, 0, 0.5).equal(model(0, 1, 0.5))
+    assert not model(0, 0, 0.5).equal(model(0, 0, 0.5, seed=1))
     assert model(0, 0, 0.5).equal(model(0, 0, 0.5))
 
 
