@@ -34,10 +34,9 @@ def test_a_round_has_the_scores_of_a_run_that_ends_in_it(algorithm, tmp_path):
 ENDS_AT_0 = "--lr", "cosine(0.1, 0)", "--callback"
 
 
-def test_fine_tuning_at_a_rate_of_0_is_refused_before_the_first_round(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        rounds_of(tmp_path / "run", "fedper", *ENDS_AT_0, "personal_scores:epochs=1")
-    assert "personal_scores:lr" in capsys.readouterr().err
+def test_fine_tuning_at_a_rate_of_0_is_refused_before_the_first_round(tmp_path, sentence):
+    given = tmp_path / "run", "fedper", *ENDS_AT_0, "personal_scores:epochs=1"
+    assert "personal_scores:lr" in sentence(rounds_of, *given)
     assert not (tmp_path / "run" / "model.pt").exists()
 
 

@@ -42,13 +42,12 @@ def test_a_group_that_does_not_fit_is_tried_again_smaller(
 ):
     """No client counts twice, in the sums or in the store."""
     monkeypatch.setattr(Cramped, "before", before)
+    given: dict[str, Any] = {
+        "algorithm": hard(algorithms.scaffold()),
+        "deterministic": deterministic,
+    }
     cramped, roomy = (
-        federation(
-            hard(algorithms.scaffold()),
-            executor=partial(kind, width=5),
-            deterministic=deterministic,
-        )
-        for kind in (Cramped, StackedExecutor)
+        federation(**given, executor=partial(kind, width=5)) for kind in (Cramped, StackedExecutor)
     )
     metrics = [(cramped.train_round(), roomy.train_round()) for _ in range(3)]
     assert max(distances(cramped, roomy).values()) < 1e-12
