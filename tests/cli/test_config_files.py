@@ -89,7 +89,10 @@ def test_an_installed_preset_is_found_by_name_unless_a_file_has_it(name, tmp_pat
     [
         ("sharpness:rho=0.1", "sharpness:every=10,rho=0.1,samples=none"),
         ("Layer-Strength", "layer_strength:every=10"),
-        ("evaluate_models:models=clients", "evaluate_models:models=clients,every=1"),
+        (
+            "evaluate_models:every=2,models=cohort,clients",
+            "evaluate_models:models=cohort,clients,every=2",
+        ),
         (
             "early_stopping:min-delta=1",
             "early_stopping:patience=10,monitor=val/loss,min_delta=1.0,mode=auto,stopping_threshold=none",
