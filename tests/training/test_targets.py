@@ -64,7 +64,7 @@ def test_one_score_tells_two_named_classes_apart() -> None:
     y = (x[:, 0] > 0.3).long()
     given = fl.FederatedData((x, y), clients=owners, test=0.3, classes=("low", "high"))
     options: dict[str, Any] = {"finetune_epochs": [1], "callbacks": [ClientScores]}
-    fit = trainer(loss="binary_cross_entropy", **options)
+    fit = trainer(loss="binary_cross_entropy", lr=0.3, **options)
     module = nn.Sequential(nn.Linear(1, 1), nn.Flatten(0)).double()
     fit.fit(module, given)
     x, y = given.test
@@ -97,7 +97,7 @@ def test_classes_of_an_own_loss_are_named() -> None:
         return nn.functional.cross_entropy(out, y)
 
     x, y = rows(60).values()
-    fit = trainer(loss=loss, metrics=["f1"], lr=0.3)
+    fit = trainer(loss=loss, metrics=["f1"])
     with pytest.raises(fl.UserError, match=r"FederatedData\(classes="):
         fit.fit(nn.Linear(6, 3), fl.FederatedData((x, y), clients=[0] * 60, test=0.5))
     given = fl.FederatedData((x, y), clients=[0] * 60, test=0.5, classes="abc")
