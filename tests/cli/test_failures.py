@@ -1,7 +1,7 @@
 """Errors of machines and of user code: one sentence, printed by the ranks concerned."""
 
 import re
-from errno import ENOSPC
+from errno import ENOSPC, EPIPE
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -193,6 +193,11 @@ def test_another_rank_prints_what_happened_to_it_alone(error, prints, capsys, mo
     with pytest.raises(SystemExit), exit_with_message():
         raise error
     assert ("error: " in capsys.readouterr().err) == prints
+
+
+def test_a_reader_that_has_ended_is_no_mistake_of_the_user():
+    with pytest.raises(BrokenPipeError), exit_with_message():
+        raise BrokenPipeError(EPIPE, "nobody reads")
 
 
 @pytest.mark.parametrize(
