@@ -60,7 +60,6 @@ def calibrated(z: Tensor, scores: Tensor, y: Tensor, counts: Tensor) -> Tensor:
 
 
 def by_hand(loss: Loss) -> list[Tensor]:
-    """The model after each round."""
     counts = [y.bincount(minlength=5).double() for y in ragged.Y.split(SIZES)]
     model, path = ragged.network(), []
     for cohort in ragged.COHORTS[:ROUNDS]:

@@ -55,7 +55,6 @@ def move(w: Vector, client: int, lr: float, steps: int | None = None) -> Vector:
 
 
 def path(algorithm: Algorithm, steps: int | None = None, **options: Any) -> list[Vector]:
-    """Our models after each round."""
     run = ragged.ragged_federation(algorithm, 0.1, steps=steps, **options)
     return [round_after_round(run, 1).w.detach().numpy().copy() for _ in ROUNDS]
 

@@ -67,7 +67,6 @@ def loss(w: Any, i: int) -> float:
 
 
 def local(w: Any, i: int) -> Any:
-    """Client i's model after its steps."""
     for _ in range(STEPS):
         w = w - ETA * X[i].T @ (X[i] @ w - Y[i]) / 2
     return w

@@ -17,7 +17,6 @@ WRITE = "--callback", "personal_weights"
 
 
 def own_accuracies(run: Run, module: nn.Module, data: fl.FederatedData) -> list[float]:
-    """The accuracy of each client's own model on its test rows."""
     found, (x, y) = [], data.test
     for client, own in enumerate(data.parts["test"]):
         scores = run.model(module, client=client)(x[own])

@@ -45,7 +45,6 @@ METHODS = {
 def run(
     fabric: Fabric, executor: Any, folder: Path | None, exact: bool = False, method: str = "duals"
 ) -> dict[str, Any]:
-    """The results of a few rounds, as plain numbers."""
     dtype = torch.float32 if exact else torch.float64
     federated = federation(
         hard(METHODS[method]),
@@ -77,8 +76,6 @@ EXECUTORS = {"sequential": SequentialExecutor, "stacked": partial(StackedExecuto
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory):
-    """The results on so many ranks."""
-
     @cache
     def launched(ranks: int, executor: str, exact: bool, method: str) -> dict[str, Any]:
         strategy = "auto" if ranks == 1 else "ddp_fork"

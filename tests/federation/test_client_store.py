@@ -22,7 +22,6 @@ from fl_lightning.training import summary
 
 @pytest.fixture(params=[0, 2 * ROW, PLENTY], ids=["no row", "two rows", "all rows"])
 def store(request, tmp_path):
-    """A store with memory for some rows."""
     return new_store(tmp_path, request.param)
 
 

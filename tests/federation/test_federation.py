@@ -162,8 +162,6 @@ def test_the_training_loss_is_the_mean_task_loss_of_clients_and_steps(terms, exe
 
 
 class Listener:
-    """Writes down the hooks that are called."""
-
     def __init__(self) -> None:
         self.heard: list[str] = []
 

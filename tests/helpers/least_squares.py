@@ -61,7 +61,6 @@ def rows() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def lines() -> Regression:
-    """A line through `rows`."""
     x, y, owners = rows()
     return Regression(torch.cat([x, torch.ones_like(x)], 1), y, owners)
 

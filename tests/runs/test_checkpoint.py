@@ -60,7 +60,6 @@ def begun(
 
 
 def run(folder: Path, resume: bool = True, last: int = 8, **options: Any) -> Federation:
-    """A federation after its rounds."""
     run = begun(folder, folder / "clients", resume, last, **options)
     try:
         run.fit()
@@ -80,7 +79,6 @@ def finished(tmp_path_factory) -> tuple[Path, Federation]:
 
 
 def same(mine: Federation, theirs: Federation) -> bool:
-    """Bit by bit, on server and clients."""
     assert mine.round == theirs.round
     return not any(distances(mine, theirs).values())
 
