@@ -154,14 +154,10 @@ def test_a_run_continues_from_a_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_bf16_trains_towards_what_float32_finds(executor: str) -> None:
-    data = {
-        "clients": classification(dtype=torch.float32, shape=(3, 4, 6)),
-        "module": convolutional(3, torch.float32),
-    }
+    clients = classification(dtype=torch.float32, shape=(3, 4, 6))
+    given = {"module": convolutional(3, torch.float32), "executor": EXECUTORS[executor]}
     algorithm = EVERY_ALGORITHM["fedtoga"]
-    run = round_after_round(
-        on(DEVICE, algorithm, "bf16-mixed", executor=EXECUTORS[executor], **data), 3
-    )
+    run = round_after_round(on(DEVICE, algorithm, "bf16-mixed", clients=clients, **given), 3)
     exact = trained(algorithm, clients=classification(shape=(3, 4, 6)), module=convolutional(3))
     moved = (exact.w - exact.server.initial_w).norm()
     assert (run.w.detach().cpu().double() - exact.w).norm() < 0.1 * moved
@@ -170,19 +166,9 @@ def test_bf16_trains_towards_what_float32_finds(executor: str) -> None:
 @pytest.mark.parametrize("executor", GRAPHS)
 def test_two_hundred_rounds_of_graphs_have_the_same_bits_twice(executor: str) -> None:
     """Streams that do not wait for each other would show."""
-    first, second = (
-        round_after_round(
-            on(
-                DEVICE,
-                EVERY_ALGORITHM["scaffold"],
-                rounds=200,
-                executor=GRAPHS[executor],
-                **images(),
-            ),
-            200,
-        )
-        for _ in range(2)
-    )
+    scaffold, given = EVERY_ALGORITHM["scaffold"], {"rounds": 200, "executor": GRAPHS[executor]}
+    runs = (on(DEVICE, scaffold, **given, **images()) for _ in range(2))
+    first, second = (round_after_round(run, 200) for run in runs)
     assert first.w.equal(second.w)
 
 

@@ -138,11 +138,9 @@ def test_the_cells_of_a_notebook_run_and_their_outputs_are_kept(page, workplace,
             body = ast.parse(re.sub(r"rounds=\d+", "rounds=2", "".join(cell["source"]))).body
             last = body.pop() if isinstance(body[-1], ast.Expr) else None
             exec(compile(ast.Module(body, []), page.name, "exec"), names)
-            shown = (
-                eval(compile(ast.Expression(last.value), page.name, "eval"), names)
-                if last
-                else None
-            )
+            shown = None
+            if last:
+                shown = eval(compile(ast.Expression(last.value), page.name, "eval"), names)
             kept = {kind for output in cell["outputs"] for kind in output.get("data", {})}
             for kind, display in (("image/png", "_repr_png_"), ("text/html", "_repr_html_")):
                 displayed = getattr(shown, display, lambda: None)() is not None

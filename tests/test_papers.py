@@ -58,7 +58,6 @@ def few_cells(
 
 
 def folder_of(cell: Cell) -> str:
-    """The name of its first run's folder."""
     labels = (plan._slug(part) for part in (cell.column, cell.row, cell.tuned) if part)
     return f"{'-'.join(labels)}-s0"
 
@@ -77,7 +76,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(words: list[str]) -> int:
-    """The exit code of a command, as a shell would begin it."""
     if words[0] == "python":
         run_recipe(str(ROOT / words[1]), words[2:])
         return 0

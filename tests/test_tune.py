@@ -21,17 +21,21 @@ def mine():
 SMALL = "--rounds", "2", "--local-steps", "1", "--clients", "5", "--accelerator", "cpu"
 
 
-def tune(monkeypatch, *argv):
-    monkeypatch.setattr(sys, "argv", [TUNE, *argv])
-    runpy.run_path(TUNE, run_name="__main__")
+@pytest.fixture(autouse=True)
+def tune(tmp_path, monkeypatch):
+    def run(*argv):
+        monkeypatch.setattr(sys, "argv", [TUNE, *argv])
+        runpy.run_path(TUNE, run_name="__main__")
+
+    monkeypatch.chdir(tmp_path)
+    return run
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
-def test_a_study_is_continued_and_names_its_best_values(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_study_is_continued_and_names_its_best_values(tune, capsys):
     spaces = "--tune", "lr=0.01..1:log", "--tune", "local-steps=1..3", "--tune", "momentum=0,0.9"
     for trials in ("1", "3"):
-        tune(monkeypatch, "digits", *spaces, *SMALL, "--trials", trials)
+        tune("digits", *spaces, *SMALL, "--trials", trials)
     said = capsys.readouterr().out.splitlines()
     begins = [line.partition(":")[0] for line in said[:1] + said[3:5]]
     assert begins == ["trial 0", "trial 1", "trial 2"]
@@ -49,8 +53,7 @@ def test_a_study_is_continued_and_names_its_best_values(tmp_path, monkeypatch, c
     ("monitor", "direction"),
     [("val/mine", "MAXIMIZE"), ("clients/mine_worst10", "MAXIMIZE"), ("val/loss", "MINIMIZE")],
 )
-def test_a_metric_says_which_trial_is_the_best(monitor, direction, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_metric_says_which_trial_is_the_best(monitor, direction):
     Path("own.py").write_text(OWN_METRIC)
     functions = runpy.run_path(TUNE)
     own = "--metric", "own.py:mine", "--monitor", monitor
@@ -58,8 +61,7 @@ def test_a_metric_says_which_trial_is_the_best(monitor, direction, tmp_path, mon
     assert study.direction.name == direction
 
 
-def test_no_two_starts_of_a_study_propose_the_same_values(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_no_two_starts_of_a_study_propose_the_same_values():
     functions = runpy.run_path(TUNE)
     command = functions["parse"](["digits", "--tune", "lr=0.1..1"])
     starts = [functions["begin"](*command) for _ in range(2)]
@@ -71,26 +73,24 @@ def test_values_are_shown_with_all_digits():
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
-def test_a_trial_counts_unless_its_process_was_killed(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_trial_counts_unless_its_process_was_killed(tune):
     command = "digits", "--tune", "lr=0.1,0.2", *SMALL, "--trials"
-    tune(monkeypatch, *command, "1")
+    tune(*command, "1")
     study = optuna.load_study(study_name="tune", storage="sqlite:///runs/tune-digits/study.db")
     killed, at_work = study.ask(), study.ask()
     with Path("runs/tune-digits/trial-2.log").open("w") as log:
         fcntl.flock(log, fcntl.LOCK_EX)
-        tune(monkeypatch, *command, "3")
+        tune(*command, "3")
     states = [trial.state.name for trial in study.trials]
     assert (killed.number, at_work.number) == (1, 2)
     assert states == ["COMPLETE", "RUNNING", "RUNNING", "COMPLETE"]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
-def test_a_trial_that_diverges_does_not_end_the_study(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_trial_that_diverges_does_not_end_the_study(tune, capsys):
     options = "--algorithm", "fedavg", "--clip-norm", "none", *SMALL, "--trials", "2"
     with pytest.raises(SystemExit):
-        tune(monkeypatch, "digits", "--tune", "lr=1e30,2e30", *options)
+        tune("digits", "--tune", "lr=1e30,2e30", *options)
     said = capsys.readouterr()
     assert said.out.count("fail") == 2
     assert "no trial" in said.err
@@ -149,6 +149,5 @@ def test_a_pruned_trial_ends_its_run():
         ("digits --tune lr=0.1,0.2 --rounds 1 --monitor val/los", "'val/los'"),
     ],
 )
-def test_a_mistake_is_one_sentence(argv, words, tmp_path, monkeypatch, sentence):
-    monkeypatch.chdir(tmp_path)
-    assert words in sentence(tune, monkeypatch, *argv.split())
+def test_a_mistake_is_one_sentence(argv, words, tune, sentence):
+    assert words in sentence(tune, *argv.split())

@@ -49,7 +49,6 @@ class Again(Term):
 
 
 def of(term: Callable[..., Term], *args: Any, **options: Any) -> Callable[..., Algorithm]:
-    """A function that makes an algorithm of one term."""
     return lambda **more: Algorithm(term(*args, **{**options, **more}))
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.optim import SGD
 
 import fl_lightning as fl
-from fl_lightning import Algorithm, ClientData, DeviceDataset, Partition, algorithms
+from fl_lightning import Algorithm, ClientData, algorithms
 from fl_lightning.core.losses import TaskLoss, binary_cross_entropy, mse
 from fl_lightning.errors import UserError
 
@@ -60,7 +60,6 @@ def calibrated(z: Tensor, scores: Tensor, y: Tensor, counts: Tensor) -> Tensor:
 
 
 def by_hand(loss: Loss) -> list[Tensor]:
-    """The model after each round."""
     counts = [y.bincount(minlength=5).double() for y in ragged.Y.split(SIZES)]
     model, path = ragged.network(), []
     for cohort in ragged.COHORTS[:ROUNDS]:
@@ -101,19 +100,11 @@ def test_a_method_equals_a_plain_program(
         torch.testing.assert_close(run.w.detach(), w, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    "algorithm", [algorithms.feddecorr(beta=0.0), algorithms.fedrs(alpha=1.0)], ids=str
-)
-def test_without_its_coefficient_a_method_is_fedavg_bit_for_bit(algorithm: Algorithm) -> None:
-    run, fedavg = (trained(hard(a)) for a in (algorithm, algorithms.fedavg()))
-    assert run.w.equal(fedavg.w)
-
-
 def test_fedlc_is_fedavg_where_a_client_has_as_many_samples_of_each_class() -> None:
     def clients(y: Tensor) -> ClientData:
-        data = classification((12, 12, 12, 12, 12, 12)).dataset
-        data = DeviceDataset(data.x, y, data.classes)
-        return ClientData(data, Partition.from_owners(torch.arange(72) // 12, 6), batch_size=5)
+        made = classification((12,) * 6)
+        made.dataset.y.copy_(y)
+        return made
 
     for y, same in ((torch.arange(72) % 3, True), (torch.arange(72) % 5 // 2, False)):
         run, fedavg = (
@@ -124,9 +115,8 @@ def test_fedlc_is_fedavg_where_a_client_has_as_many_samples_of_each_class() -> N
 
 
 def test_a_client_of_one_class_learns_nothing_from_fedlc() -> None:
-    data = classification().dataset
-    alone = DeviceDataset(data.x, torch.zeros(len(data), dtype=torch.int64), data.classes)
-    clients = ClientData(alone, Partition.from_owners(torch.arange(len(data)) % 6, 6), batch_size=5)
+    clients = classification()
+    clients.dataset.y.zero_()
     run = federation(algorithms.fedlc(), clients=clients)
     before = run.w.detach().clone()
     assert round_after_round(run, 2).w.equal(before)

@@ -12,7 +12,6 @@ from problems import (
     COHORTS,
     Left,
     classification,
-    classifier,
     federation,
     hard,
     round_after_round,
@@ -22,7 +21,7 @@ from problems import (
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, ClientData, TermError, UserError, algorithms
+from fl_lightning import Algorithm, ClientData, TermError, algorithms
 from fl_lightning.algorithms import modifiers
 from fl_lightning.core.vector import Layout
 from fl_lightning.federation.sampling import BernoulliSampling
@@ -144,8 +143,7 @@ def test_rolora_rests_a_and_b_in_turn_under_momentum_and_decay() -> None:
 def test_fedsa_keeps_each_clients_b() -> None:
     run = adapted_federation(algorithms.fedsa_lora())
     begun = run.w.detach().clone()
-    for _ in range(3):
-        run.train_round()
+    round_after_round(run, 3)
     mask = run.layout.mask("lora_B", run.w) > 0
     assert run.w[mask].equal(begun[mask])
     assert not (run.w[~mask] == begun[~mask]).any()
@@ -153,18 +151,11 @@ def test_fedsa_keeps_each_clients_b() -> None:
 
 
 def test_hetlora_of_equal_ranks_is_fedavg_of_adapters() -> None:
-    options: dict[str, Any] = {"by_norm": False}
+    of_ranks = partial(algorithms.hetlora, by_norm=False)
     equal, expected, unequal = (
-        adapted_federation(hard(algorithm))
-        for algorithm in (
-            algorithms.hetlora(ranks=(RANK, RANK + 4), **options),
-            Algorithm(),
-            algorithms.hetlora(ranks=(RANK, 1), **options),
-        )
+        round_after_round(adapted_federation(hard(algorithm)), 3)
+        for algorithm in (of_ranks((RANK, RANK + 4)), Algorithm(), of_ranks((RANK, 1)))
     )
-    for run in (equal, expected, unequal):
-        for _ in range(3):
-            run.train_round()
     torch.testing.assert_close(equal.w, expected.w, rtol=0, atol=1e-12)
     assert (unequal.w - expected.w).abs().max() > 1e-6
 
@@ -216,47 +207,22 @@ def test_methods_for_whole_models_train_adapters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("hook", "name", "said"),
     [
-        ("fedex_lora", "no LoRA layers"),
-        ("hetlora", "no LoRA layers"),
-        ("ffa_lora", "no parameter of the part 'lora_B'"),
-        ("fedsa_lora", "no parameter of the part 'lora_B'"),
+        ("report", "inner.base_layer.weight", "only `update` may move"),
+        ("update", "inner.base_layer.weight", "of shape"),
+        ("update", "frozen", r"'frozen', and torch\.bfloat16 rounds"),
     ],
 )
-def test_a_model_without_adapters_is_refused(name: str, words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        federation(LORA[name], module=classifier())
+def test_only_update_moves_the_base_and_only_what_it_has(hook: str, name: str, said: str) -> None:
+    def moves(self: Any, w: Tensor, *given: Any) -> Any:
+        given[-1].move(name, torch.ones(2) if name == "frozen" else w)
+        return w
 
-
-def report(self: Any, w: Tensor, v: Any) -> Any:
-    v.move("inner.base_layer.weight", w)
-    return ()
-
-
-def update(self: Any, delta: Tensor, mean: Any, v: Any) -> Tensor:
-    v.move("inner.base_layer.weight", delta)
-    return delta
-
-
-def of_halves(self: Any, delta: Tensor, mean: Any, v: Any) -> Tensor:
-    v.move("frozen", torch.ones(2))
-    return delta
-
-
-@pytest.mark.parametrize(
-    ("hook", "said"),
-    [
-        ({"report": report}, "only `update` may move"),
-        ({"update": update}, "of shape"),
-        ({"update": of_halves}, r"'frozen', and torch\.bfloat16 rounds"),
-    ],
-)
-def test_only_update_moves_the_base_and_only_what_it_has(hook: Any, said: str) -> None:
     module, half = adapted(), torch.ones(2, dtype=torch.bfloat16)
     module.register_parameter("frozen", nn.Parameter(half, requires_grad=False))
     with pytest.raises(TermError, match=said):
-        adapted_federation(Algorithm(term(**hook)), module=module)
+        adapted_federation(Algorithm(term(**{hook: moves})), module=module)
 
 
 def test_layers_are_found_by_peft_s_names() -> None:

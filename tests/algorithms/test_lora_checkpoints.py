@@ -11,7 +11,7 @@ from every_algorithm import LORA
 from problems import hard
 from torch import Tensor
 
-from fl_lightning import Algorithm, UserError
+from fl_lightning import Algorithm, Term, UserError
 
 
 @pytest.mark.parametrize("name", ["fedex_lora", "flora", "ffa_lora"])
@@ -63,7 +63,6 @@ def test_a_run_is_not_resumed_with_another_base(name: str) -> None:
 
 def test_a_state_before_the_base_moved_is_refused_where_the_rehearsal_could_not_know() -> None:
     """A term that moves a weight in one round only, after a state that has its digest."""
-    from fl_lightning import Term
 
     class Once(Term):
         def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:

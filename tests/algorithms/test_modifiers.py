@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from executors import STACKED, assert_agree
-from problems import classification, federation, hard, round_after_round, term
+from problems import classification, federation, hard, term, trained
 
 from fl_lightning import Algorithm, TermError, algorithms
 from fl_lightning.algorithms import modifiers as M
@@ -16,17 +16,9 @@ from fl_lightning.terms import Clip
 
 C = algorithms
 UNIFORM = Algorithm()
-DRIFT = {
-    "scaffold": C.scaffold(),
-    "feddyn": C.feddyn(prox_clip="split"),
-    "fedcm": C.fedcm(),
-    "feddc": C.feddc(),
-    "fedssg": C.fedssg(),
-    "fedprox": C.fedprox(),
-    "moon": C.moon(),
-    "fedntd": C.fedntd(),
-    "fednova": C.fednova(),
-}
+NAMES = "scaffold feddyn fedcm feddc fedssg fedprox moon fedntd fednova"
+DRIFT = {name: getattr(C, name)() for name in NAMES.split()}
+DRIFT["feddyn"] = C.feddyn(prox_clip="split")
 PERTURB, ASCENT, START, SERVER, SEND, PERSONAL = (
     {name: make() for name, make in PARTS[part].items() if name != "word"}
     for part in ("perturb", "ascent", "client_start", "server_optimizer", "send", "personal")
@@ -77,10 +69,8 @@ CLIENTS = classification((9, 5, 10))  # BatchNorm needs two samples in a part of
 
 
 def two_rounds(algorithm: Algorithm, **options: Any) -> Any:
-    run = federation(
-        hard(algorithm), clients=CLIENTS, rounds=2, sampler=lambda *_: [0, 1], **options
-    )
-    return round_after_round(run, 2)
+    given = {"clients": CLIENTS, "rounds": 2, "sampler": lambda *_: [0, 1], **options}
+    return trained(hard(algorithm), **given)
 
 
 SAMPLE = covering()

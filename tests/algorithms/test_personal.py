@@ -48,10 +48,6 @@ def test_of_local_only_clients_the_global_model_never_moves_and_each_is_as_if_al
     assert run.cost.uplink == 0
 
 
-def part_of(run: Federation, part: str, w: Tensor) -> Tensor:
-    return run.layout.take(part, w)
-
-
 @on_eager_executors
 @pytest.mark.parametrize(
     ("name", "part", "normalizes"),
@@ -70,12 +66,13 @@ def test_a_client_keeps_its_part_and_its_running_statistics(
     run = trained(hard(ALGORITHMS[name]()), executor=executor)
     w, first = run.w.detach(), run.server.initial_w
     others = run.layout.mask(part, w) == 0
-    assert part_of(run, part, w).equal(part_of(run, part, first))
+    part_of = partial(run.layout.take, part)
+    assert part_of(w).equal(part_of(first))
     assert not (w == first)[others].any()
     for client in range(len(SIZES)):
         own, kept = personal_model(run, client)
         assert own[others].equal(w[others])
-        assert part_of(run, part, own).equal(rows(run, "w_i")[client])
+        assert part_of(own).equal(rows(run, "w_i")[client])
         for key, value in run.server.buffers.items():
             assert value.equal(begun[key]) == normalizes
             assert kept[key].equal(value) != normalizes
@@ -83,17 +80,9 @@ def test_a_client_keeps_its_part_and_its_running_statistics(
 
 def test_fedbn_by_hand() -> None:
     """Two rounds of two clients in a plain loop, running statistics included."""
-
-    def network() -> nn.Module:
-        return classifier(dropout=0.0)
-
-    run = federation(
-        algorithms.fedbn(),
-        module=network(),
-        clients=classification((10, 5)),
-        sampler=lambda *_: [0, 1],
-        decays=False,
-    )
+    network = partial(classifier, dropout=0.0)
+    given: dict[str, Any] = {"module": network(), "clients": classification((10, 5))}
+    run = federation(algorithms.fedbn(), sampler=lambda *_: [0, 1], decays=False, **given)
     common, own = network().state_dict(), [network().state_dict() for _ in range(2)]
     for round in range(2):
         ended = []
@@ -234,13 +223,9 @@ def test_pfedme_without_a_pull_moves_nothing_common_and_adapts_the_received_mode
     """A client's own model is its last visit's; a client that never came has the common one."""
     options = {"module": classifier(norm=False, dropout=0.0), "decays": False, "rounds": 1}
     local = partial(torch.optim.SGD, lr=0.09)
+    free, alone = C.pfedme(lam=0.0, inner_steps=1), C.local_only().replace(local=local)
     free, pulled, alone = (
-        trained(algorithm, **deepcopy(options))
-        for algorithm in (
-            C.pfedme(lam=0.0, inner_steps=1),
-            C.pfedme(),
-            C.local_only().replace(local=local),
-        )
+        trained(algorithm, **deepcopy(options)) for algorithm in (free, C.pfedme(), alone)
     )
     assert free.w.equal(free.server.initial_w)
     assert (pulled.w - free.w).abs().max() > 1e-3

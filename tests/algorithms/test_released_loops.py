@@ -35,8 +35,12 @@ def begun() -> Weights:
     return {name: w.detach().clone() for name, w in network().named_parameters()}
 
 
+NETWORK = network()
+"""To be called with other weights."""
+
+
 def loss(weights: Weights, x: Tensor, y: Tensor) -> Tensor:
-    return cross_entropy(functional_call(network(), weights, x), y)
+    return cross_entropy(functional_call(NETWORK, weights, x), y)
 
 
 def gradient(weights: Weights, x: Tensor, y: Tensor) -> Weights:
@@ -164,12 +168,8 @@ def test_fedadmm(memory: Any) -> None:
             last[i] = {k: p.detach().clone() for k, p in module.named_parameters()}
             before = alpha[i]
             alpha[i] = {k: a + rho * (last[i][k] - theta[k]) for k, a in before.items()}
-            changes.append(
-                {
-                    k: (p - previous[k]) + (1 / rho) * (alpha[i][k] - before[k])
-                    for k, p in last[i].items()
-                }
-            )
+            dual = {k: (1 / rho) * (a - before[k]) for k, a in alpha[i].items()}
+            changes.append({k: (p - previous[k]) + dual[k] for k, p in last[i].items()})
         theta = {k: p + eta * sum(c[k] for c in changes) / len(changes) for k, p in theta.items()}
         run.train_round()
         assert_equal(run.w, vector(theta))

@@ -5,7 +5,7 @@ clients. Then what the methods promise.
 """
 
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,10 @@ import ragged_problem as ragged
 import torch
 from executors import STACKED
 from problems import (
-    COHORTS,
+    assert_client_0_counts_as_absent,
     assert_same_unless,
     classification,
-    federation,
     round_after_round,
-    term,
     trained,
 )
 from regressions import all_three, regression
@@ -50,9 +48,13 @@ def move(w: Vector, client: int, lr: float, steps: int | None = None) -> Vector:
 
 
 def path(algorithm: Algorithm, steps: int | None = None, **options: Any) -> list[Vector]:
-    """Our models after each round."""
     run = ragged.ragged_federation(algorithm, 0.1, steps=steps, **options)
     return [round_after_round(run, 1).w.detach().numpy().copy() for _ in ROUNDS]
+
+
+@cache
+def fedavg() -> list[Vector]:
+    return path(UNIFORM)
 
 
 def released_fedexp(eps: float, decay: float, steps: list[float]) -> Models:
@@ -144,12 +146,12 @@ def test_fedvarp_equals_the_papers_algorithm(executor: dict[str, Any]) -> None:
 
 
 def test_fedexp_is_fedavg_bit_for_bit_where_its_step_is_1() -> None:
-    assert np.array_equal(path(C.fedexp(eps=1e9)), path(UNIFORM))
-    assert not np.allclose(path(C.fedexp(eps=1e-4)), path(UNIFORM), atol=1e-3)
+    assert np.array_equal(path(C.fedexp(eps=1e9)), fedavg())
+    assert not np.allclose(path(C.fedexp(eps=1e-4)), fedavg(), atol=1e-3)
 
 
 def test_fedams_is_fedavg_bit_for_bit_at_a_floor_of_1_without_momentum() -> None:
-    assert np.array_equal(path(C.fedams(beta1=0.0, eps=1.0)), path(UNIFORM))
+    assert np.array_equal(path(C.fedams(beta1=0.0, eps=1.0)), fedavg())
 
 
 def test_fedvarp_is_fedavg_where_everybody_takes_part() -> None:
@@ -158,16 +160,13 @@ def test_fedvarp_is_fedavg_where_everybody_takes_part() -> None:
 
 
 def test_fedvarp_ends_where_fedavg_of_all_clients_does_though_few_are_drawn() -> None:
-    end = round_after_round(regression(UNIFORM, rounds=60, sampler=all_three), 60).w
-    varp, avg = (
-        (round_after_round(regression(algorithm, rounds=60), 60).w - end).norm()
-        for algorithm in (C.fedvarp(), UNIFORM)
-    )
+    def end(algorithm: Algorithm, **options: Any) -> Tensor:
+        run = regression(algorithm, rounds=30, lr=0.2, executor=STACKED, **options)
+        return round_after_round(run, 30).w
+
+    varp, avg, optimum = end(C.fedvarp()), end(UNIFORM), end(UNIFORM, sampler=all_three)
+    varp, avg = (varp - optimum).norm(), (avg - optimum).norm()
     assert varp < 1e-6 < 0.1 < avg
-
-
-def broken(self: Any, delta: Tensor, v: Any) -> Tensor:
-    return torch.where(v.client == 0, torch.nan, delta)
 
 
 @pytest.mark.parametrize("method", [C.fedexp(1e-6), C.fedvarp()], ids=["fedexp", "fedvarp"])
@@ -176,20 +175,14 @@ def test_a_skipped_client_has_no_weight(method: Algorithm) -> None:
 
     After a step of two samples they disagree, which FedExP's step depends on.
     """
-    method, clients = method.replace(weight=by_size), classification(batch_size=2, steps=1)
-    skipping = method.with_outer_terms(term(send=broken))
-    run = federation(skipping, clients=clients, on_divergence="skip-client")
-    without = [[client for client in cohort if client] for cohort in COHORTS]
-    alone = federation(method, clients=clients, sampler=lambda *given: without[given[-1]])
-    ends = [round_after_round(made, 3).w for made in (run, alone)]
-    torch.testing.assert_close(*ends, rtol=0, atol=1e-12)
+    clients = classification(batch_size=2, steps=1)
+    assert_client_0_counts_as_absent(method.replace(weight=by_size), clients=clients)
 
 
-SERVERS = ["fedams", "fedexp", "fedvarp", "fednova", "fedbuff", "fedasync", "qfedavg"]
+SERVERS = ["fedams", "fedexp", "fedvarp", "fednova", "fedbuff", "fedasync", "qfedavg", "krum"]
 
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_cohort_without_clients_leaves_the_model(name: str) -> None:
-    sampler = BernoulliSampling(0.002, may_be_empty=True)
-    run = trained(getattr(C, name)(), sampler=sampler)
+    run = trained(getattr(C, name)(), sampler=BernoulliSampling(0.002, may_be_empty=True))
     assert run.w.equal(run.server.initial_w)

@@ -67,7 +67,6 @@ def loss(w: Any, i: int) -> float:
 
 
 def local(w: Any, i: int) -> Any:
-    """Client i's model after its steps."""
     for _ in range(STEPS):
         w = w - ETA * X[i].T @ (X[i] @ w - Y[i]) / 2
     return w
@@ -144,7 +143,7 @@ def test_a_cohort_without_weight_moves_afls_weights_alone() -> None:
 @pytest.mark.parametrize("step", [0.01, 1.0, 100.0])
 def test_afls_weights_stay_on_the_simplex(step: float) -> None:
     """Also under partial participation, and where all weight is one client's."""
-    run = federation(C.afl(step), rounds=6)
+    run = federation(C.afl(step))
     for _ in range(6):
         assert all(map(isfinite, run.train_round().values()))
         weights = server(run, "lam")

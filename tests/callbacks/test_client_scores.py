@@ -27,7 +27,6 @@ def data(test: float | None = 0.25) -> fl.FederatedData:
 
 
 def trainer(folder: Path, every: int = 1, **options: Any) -> fl.FederatedTrainer:
-    """For one round, with the scores of clients."""
     measure = partial(ClientScores, every=every)
     given = {"rounds": 1, "loss": "mse", "callbacks": [measure], "run_dir": folder, **options}
     return fl.FederatedTrainer(**given)

@@ -132,16 +132,14 @@ def test_a_resumed_run_waits_as_long_as_one_that_was_not_stopped(tmp_path):
     assert jobs.results(tmp_path / "run") == jobs.results(tmp_path / "whole")
 
 
-class Preempts:
-    """SIGTERM in a round."""
-
-    def on_round_end(self, federation: Federation, metrics: dict[str, float]) -> None:
-        if federation.round == 3:
-            federation.request_stop(preempted=True)
-
-
 def test_a_run_stopped_in_its_last_round_is_scored_when_it_is_resumed(tmp_path):
     """SIGTERM and the early end fall together, in a round that is not evaluated."""
+
+    class Preempts:
+        def on_round_end(self, federation: Federation) -> None:
+            if federation.round == 3:
+                federation.request_stop(preempted=True)
+
     stopped = experiment(tmp_path / "run", *ENDS, "--evaluate-every", "5", rounds=7)
     stopped.callbacks = [Preempts()]
     with pytest.raises(SystemExit, match="75"):

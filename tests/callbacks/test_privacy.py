@@ -1,6 +1,5 @@
 """Privacy: epsilon as opacus counts it, resumed too; what would break the promise is refused."""
 
-import random
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -168,14 +167,3 @@ def test_a_trainer_needs_independent_clients() -> None:
     trainer = fl.FederatedTrainer("dp_fedavg", rounds=1, accelerator="cpu")
     with pytest.raises(UserError, match="sampling bernoulli"):
         trainer.fit(nn.Linear(6, 3), data)
-
-
-@pytest.mark.filterwarnings("ignore:Optimal order")
-def test_epsilon_is_that_of_a_direct_call() -> None:
-    draw = random.Random(0)
-    for _ in range(3):
-        noise, rate = draw.uniform(0.6, 4), draw.choice([0.01, 0.05, 0.2, 0.5, 1.0])
-        rounds, delta = draw.randint(1, 300), 10 ** draw.uniform(-8, -3)
-        direct = RDPAccountant()
-        direct.history = [(noise, rate, rounds)]
-        assert epsilon(direct.history, delta, "rdp") == direct.get_epsilon(delta)

@@ -40,22 +40,27 @@ def column(folder: Path, tag: str) -> list[float]:
 def resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two rounds, then of four, then of six."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    experiment(folder, "--rounds", "2", "--lr", "0.5").run()
+    with pictures.drawn():
+        experiment(folder, "--rounds", "2", "--lr", "0.5").run()
     experiment(folder, "--rounds", "4", "--resume").run()
     experiment(folder, "--rounds", "6", "--resume").run()
     return folder
 
 
 def test_accuracy_and_losses_come_first(resumed):
-    tags = sorted(read(resumed).Tags()["scalars"])
-    assert tags[:4] == ["Accuracy/best", "Accuracy/test", "Loss/test", "Loss/train"]
+    tags = read(resumed).Tags()
+    first = ["Accuracy/best", "Accuracy/test", "Loss/test", "Loss/train"]
+    assert sorted(tags["scalars"])[:4] == first
+    assert tags["images"] == ["partition"]
 
 
 def test_best_is_the_running_maximum_also_over_a_resumption(resumed):
     accuracies, events = column(resumed, "test/accuracy"), read(resumed)
     best = [max(accuracies[: k + 1]) for k in range(6)]
     assert best != accuracies  # or this run shows nothing
-    assert [s.value for s in events.Scalars("Accuracy/test")] == pytest.approx(accuracies)
+    for tag, shown in {"test/accuracy": "Accuracy/test", "client/drift": "client/drift"}.items():
+        scalars = {s.step: pytest.approx(s.value, rel=1e-6) for s in events.Scalars(shown)}
+        assert scalars == dict(enumerate(column(resumed, tag), 1))
     assert [s.value for s in events.Scalars("Accuracy/best")] == pytest.approx(best)
 
 

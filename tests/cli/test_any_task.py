@@ -103,22 +103,17 @@ def test_a_loss_of_ones_own_with_options(csv, tmp_path):
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ("--data.target scor --data.clients user --loss mse", "no column 'scor'"),
-        ("--data.target score --data.clients use --loss mse", "no column 'use'"),
-        ("--data.target score --data.clients user", "cross_entropy"),
-        ("--data.target score --data.clients user --loss mze", "mse"),
-        ("--data.target score --data.clients user --loss mse --metric rms", "rmse"),
-        ("--data.target score --data.clients user --loss mse --partition iid", "--clients"),
-        (
-            "--data.target score --data.clients user --loss mse "
-            "--partition iid --clients 3 --finetune-epochs 1",
-            "classes",
-        ),
-        ("--data.target score --data.clients user --loss mse --callback class_accuracy", "classes"),
+        ("--data.target scor --loss mse", "no column 'scor'"),
+        ("", "cross_entropy"),
+        ("--loss mze", "mse"),
+        ("--loss mse --metric rms", "rmse"),
+        ("--loss mse --partition iid", "--clients"),
+        ("--loss mse --partition iid --clients 3 --finetune-epochs 1", "classes"),
+        ("--loss mse --callback class_accuracy", "classes"),
     ],
 )
 def test_what_does_not_fit_a_table_is_refused(argv, said, csv, tmp_path, capsys):
-    assert said in sentence(capsys, trained, tmp_path / "run", "--data", str(csv), *argv.split())
+    assert said in sentence(capsys, trained, tmp_path / "run", *columns(csv), *argv.split())
 
 
 def test_a_text_in_another_encoding_is_refused(tmp_path):
@@ -137,22 +132,20 @@ def test_next_characters_of_texts_are_learned_with_parallel_clients_too(model, t
     small = ["--model.hidden", "16"] if model is char_lstm else ["--model.width", "16"]
     options = ["--data-dir", str(folder), "--data.length", "8", "--metric", "accuracy,perplexity"]
     options += [*small, "--lr", "0.5", "--clip-norm", "1", "--local-epochs", "3"]
-    runs = {
-        executor: trained(
-            tmp_path / executor, *options, "--executor", executor, source=text_folder, model=model
-        )
+    given = {"source": text_folder, "model": model}
+    run, stacked = (
+        trained(tmp_path / executor, *options, "--executor", executor, **given)
         for executor in ("sequential", "stacked")
-    }
-    one, several = (run.scalars["test/perplexity"] for run in runs.values())
+    )
+    one, several = (each.scalars["test/perplexity"] for each in (run, stacked))
     assert one[4] < one[1] < len("abcd ") * 1.2
     assert several[4] == pytest.approx(one[4], rel=1e-3)
-    train, test = runs["sequential"].data()
-    out = runs["sequential"].model()(test.x)
-    assert math.log(one[4]) == pytest.approx(
-        F.cross_entropy(out.flatten(0, 1), test.y.flatten()).item(), rel=1e-4
-    )
+    train, test = run.data()
+    out = run.model()(test.x)
+    loss = F.cross_entropy(out.flatten(0, 1), test.y.flatten()).item()
+    assert math.log(one[4]) == pytest.approx(loss, rel=1e-4)
     right = (out.argmax(-1) == test.y).double().mean().item()
-    assert runs["sequential"].scalars["test/accuracy"][4] == pytest.approx(right)
+    assert run.scalars["test/accuracy"][4] == pytest.approx(right)
     assert train.domain_names == ("a", "b", "c")
 
 

@@ -39,6 +39,7 @@ NAMES = [
     ("--callback sharpness:rho=wide", "sharpness: rho: 'wide' is not a number"),
     ("--callback sharpness --callback sharpness:rho=0.1", "measure twice"),
     ("--callback nowhere.py:Mine", "no file 'nowhere.py'"),
+    ("--run-dir=", "--run-dir"),
 ]
 
 

@@ -1,7 +1,7 @@
 """Errors of machines and of user code: one sentence, printed by the ranks concerned."""
 
 import re
-from errno import ENOSPC
+from errno import ENOSPC, EPIPE
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,13 +42,12 @@ def test_a_group_that_does_not_fit_is_tried_again_smaller(
 ):
     """No client counts twice, in the sums or in the store."""
     monkeypatch.setattr(Cramped, "before", before)
+    given: dict[str, Any] = {
+        "algorithm": hard(algorithms.scaffold()),
+        "deterministic": deterministic,
+    }
     cramped, roomy = (
-        federation(
-            hard(algorithms.scaffold()),
-            executor=partial(kind, width=5),
-            deterministic=deterministic,
-        )
-        for kind in (Cramped, StackedExecutor)
+        federation(**given, executor=partial(kind, width=5)) for kind in (Cramped, StackedExecutor)
     )
     metrics = [(cramped.train_round(), roomy.train_round()) for _ in range(3)]
     assert max(distances(cramped, roomy).values()) < 1e-12
@@ -194,6 +193,11 @@ def test_another_rank_prints_what_happened_to_it_alone(error, prints, capsys, mo
     with pytest.raises(SystemExit), exit_with_message():
         raise error
     assert ("error: " in capsys.readouterr().err) == prints
+
+
+def test_a_reader_that_has_ended_is_no_mistake_of_the_user():
+    with pytest.raises(BrokenPipeError), exit_with_message():
+        raise BrokenPipeError(EPIPE, "nobody reads")
 
 
 @pytest.mark.parametrize(

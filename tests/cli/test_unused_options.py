@@ -16,7 +16,6 @@ from fl_lightning.runs.config import load
 
 
 def notes(folder: Path, *argv: str) -> list[str]:
-    """The notes of a run."""
     run = experiment(folder, *argv)
     return list(unused_option_notes(given(argv), run.options, run.chosen))
 
@@ -178,8 +177,6 @@ def test_clipping_of_every_step_of_the_first_round_is_said_once(norm, said, prin
 
 @pytest.fixture
 def printed(capsys, tmp_path):
-    """What a run with these flags prints."""
-
     def printed(argv: str) -> str:
         experiment(tmp_path / "run", *argv.split()).run()
         return capsys.readouterr().out

@@ -13,17 +13,8 @@ from torch import Tensor, nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LinearLR
 
-from fl_lightning import (
-    Algorithm,
-    Term,
-    TermError,
-    UserError,
-    algorithms,
-    cosine,
-    exponential,
-    linear,
-)
-from fl_lightning.core.curves import Curve, parse
+from fl_lightning import Algorithm, Term, TermError, UserError, algorithms
+from fl_lightning.core.curves import Curve, cosine, exponential, linear, parse
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.terms import SAM, SOL, AdaptiveServer, Distill, Neighbor, Proximal
 
@@ -63,21 +54,11 @@ def test_the_ends_are_exact(make: Any) -> None:
     assert {make(0.3, 0.3)(t, 9) for t in range(9)} == {0.3}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "cosin(1, 2)",
-        "cosine(1)",
-        "cosine(a, b)",
-        "cosine(1, 2, 3, 4)",
-        "linear(1, 2",
-        "(1, 2)",
-        "linear()",
-        "linear(1, 2, 0)",
-        "linear(nan, 1)",
-        "exponential(1, 0)",
-    ],
-)
+NO_CURVES = "cosin(1, 2)", "cosine(1)", "cosine(a, b)", "cosine(1, 2, 3, 4)", "linear(1, 2"
+NO_CURVES += "(1, 2)", "linear()", "linear(1, 2, 0)", "linear(nan, 1)", "exponential(1, 0)"
+
+
+@pytest.mark.parametrize("text", NO_CURVES)
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(UserError):
         parse(text)
@@ -159,8 +140,6 @@ def test_a_state_begins_with_the_number_of_the_first_round() -> None:
 
 @dataclass(frozen=True)
 class Branching(Term):
-    """A term that decides by a coefficient."""
-
     beta: float = 1.0
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from executors import STACKED, assert_agree
-from problems import classification, federation
+from problems import classification, federation, round_after_round
 from regressions import all_three, mean_gradient, regression
 
 from fl_lightning import Algorithm, FederatedData, FederatedTrainer, UserError, algorithms
@@ -76,9 +76,7 @@ def test_executors_agree_and_gradients_are_counted() -> None:
 def test_control_variates_still_find_the_optimum() -> None:
     def gradient_at_the_end(algorithm: Algorithm) -> float:
         run = regression(algorithm, steps=uniform(1, 6), sampler=all_three, lr=0.2)
-        for _ in range(60):
-            run.train_round()
-        return mean_gradient(run.w.detach()).norm().item()
+        return mean_gradient(round_after_round(run, 60).w.detach()).norm().item()
 
     assert gradient_at_the_end(algorithms.scaffold()) < 1e-12
     assert gradient_at_the_end(algorithms.fedavg()) > 0.1

@@ -15,15 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import SGD
 
-from fl_lightning import (
-    Algorithm,
-    ModelError,
-    SequentialExecutor,
-    StackedExecutor,
-    Term,
-    TermError,
-    scalar,
-)
+from fl_lightning import Algorithm, ModelError, StackedExecutor, Term, TermError, scalar
 from fl_lightning.core.oracle import ForwardPass, Oracle
 from fl_lightning.terms import Contrastive, Distill, Proximal
 
@@ -37,7 +29,7 @@ def distance(b: ForwardPass, v: Any) -> Tensor:
     return b.loss + (b.out - received.out).square().mean() + features
 
 
-@pytest.mark.parametrize("executor", [SequentialExecutor, StackedExecutor])
+@on_eager_executors
 def test_the_batch_at_other_weights_is_evaluated(executor: Any) -> None:
     """With received statistics and without dropout, as teachers are."""
     evaluated = classifier().eval()
@@ -237,14 +229,14 @@ def test_a_mistake_in_a_loss_is_one_sentence_that_names_the_term(mistake):
         federation(Algorithm(Distill(), mistaken, Contrastive()))
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        lambda b, v: b.loss.detach(),
-        lambda b, v: b.out.new_ones(()),
-        lambda b, v: b.at(v.anchor).loss,
-    ],
+CONSTANT = (
+    lambda b, v: b.loss.detach(),
+    lambda b, v: b.out.new_ones(()),
+    lambda b, v: b.at(v.anchor).loss,
 )
+
+
+@pytest.mark.parametrize("value", CONSTANT)
 @on_eager_executors
 def test_a_loss_without_a_gradient_is_refused_unless_another_is_added(value, executor):
     said = r"Asking\.gradient's loss has no gradient"

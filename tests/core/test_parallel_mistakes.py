@@ -45,16 +45,13 @@ STACKED_ONLY: dict[str, tuple[Callable[..., Any], str]] = {
         in_gradient(lambda g, v: g * (1 + 0.1 * np.random.rand())),  # noqa: NPY002
         "draw by v.uniform",
     ),
-    "Python's random numbers": (
-        in_gradient(lambda g, v: g * (random.random() < 0.5)),
-        "draw by v.uniform",
-    ),
+    "Python's draws": (in_gradient(lambda g, v: g * (random.random() < 0.5)), "draw by v.uniform"),
     "a sum in place": (a_sum_of_squares, r"as torch\.zeros_like\(w\)"),
     "places of a new vector": (a_few_places, r"as torch\.zeros_like\(w\)"),
     "places of a shared vector": (places_of_a_shared_vector, r"as torch\.zeros_like\(w\)"),
     "numpy": (
         in_gradient(lambda g, v: torch.from_numpy(np.sign(g.numpy()))),
-        "functions of torch, not of numpy",
+        "torch, not of numpy",
     ),
 }
 

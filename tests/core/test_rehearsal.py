@@ -58,15 +58,13 @@ MISTAKES: dict[str, dict[str, tuple[Callable[..., Any], str]]] = {
         "returns nothing": (in_gradient(lambda g, v: None), "vector like the model"),
         "returns a number": (in_gradient(lambda g, v: g.sum()), "vector like the model"),
         "returns another dtype": (in_gradient(lambda g, v: g.float()), "torch.float64"),
-        "returns it elsewhere": (
-            in_gradient(lambda g, v: g.to("meta")),
-            "like the model, of device cpu",
-        ),
+        "returns it elsewhere": (in_gradient(lambda g, v: g.to("meta")), "model, of device cpu"),
         "lacks an argument": (lambda self, w, v: w, "def gradient"),
         "changes a state in place": (in_place("c_i"), "in place"),
         "changes the received model in place": (in_place("anchor"), "in place"),
         "changes it under another name": (through_an_alias, "in place"),
-        "asks for it at a part of the model": (
+        "changes the server's state in place": (in_place("c"), "in place"),
+        "asks for it at a part": (
             lambda self, oracle, w, v: oracle(w[:1]),
             "vector like the model",
         ),
@@ -146,10 +144,7 @@ def test_a_gradient_that_another_term_keeps_may_not_change_in_place():
 
 DECLARED = {
     "a state begins as nothing": ({"client": {"c_i": None}}, "client = {'c_i': None}: map each"),
-    "a state begins as a number": (
-        {"client": {"c_i": lambda *_: 0.0}},
-        "state 'c_i' .* begins as 0.0",
-    ),
+    "a state begins as a number": ({"client": {"c_i": lambda *_: 0.0}}, "'c_i' .* begins as 0.0"),
     "a state begins elsewhere": (
         {"local": {"e": lambda *_: torch.zeros(2, device="meta")}},
         "state 'e' .* begins on meta",
@@ -242,18 +237,14 @@ def test_a_message_of_another_structure_is_refused_in_every_round(message, execu
         run.train_round()
 
 
-IN_THE_MIDDLE: dict[str, tuple[Callable[..., Any], str]] = {
-    "changes the received model": (in_place("anchor"), "in place"),
-    "changes the server's state": (in_place("c"), "in place"),
-    "assigns what is not declared": (assign("d", lambda w, v: w), "declare it"),
-    "changes a shape": (assign("e", lambda w, v: w[:1]), "as it began, of shape"),
-}
+IN_THE_MIDDLE = "changes the received model in place", "changes the server's state in place"
+IN_THE_MIDDLE += "assigns what is not declared", "changes a shape"
 
 
 @on_eager_executors
 @pytest.mark.parametrize("mistake", IN_THE_MIDDLE)
 def test_what_would_be_wrong_in_silence_is_refused_in_every_round(mistake, executor):
-    code, fix = IN_THE_MIDDLE[mistake]
+    code, fix = MISTAKES["gradient"][mistake]
 
     def gradient(self, oracle, w, v):
         return code(self, oracle, w, v) if v.round == 1 else oracle(w)

@@ -91,14 +91,13 @@ def test_the_mean_is_by_the_weights_that_terms_assign() -> None:
         v.weight = v.weight * v.size
         return delta
 
-    options: dict[str, Any] = {"module": classifier(dropout=0.0)}
-    expected = trained(hard(Algorithm(weight=by_size)), **options)
-    options = {"module": classifier(dropout=0.0)}
-    run = trained(hard(Algorithm(term(send=send))), **options)
-    torch.testing.assert_close(run.w, expected.w, rtol=0, atol=1e-12)
-    assert run.server.buffers["norm.running_mean"].allclose(
-        expected.server.buffers["norm.running_mean"]
+    run, expected = (
+        trained(hard(algorithm), module=classifier(dropout=0.0))
+        for algorithm in (Algorithm(term(send=send)), Algorithm(weight=by_size))
     )
+    torch.testing.assert_close(run.w, expected.w, rtol=0, atol=1e-12)
+    means = [each.server.buffers["norm.running_mean"] for each in (run, expected)]
+    assert means[0].allclose(means[1])
 
 
 def test_terms_that_save_the_same_bits_are_refused() -> None:

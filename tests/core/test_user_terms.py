@@ -118,8 +118,6 @@ DRAWS = {"numpy": np.random.normal, "python": random.random}
 
 
 class Noisy(Term):
-    """Draws in every hook."""
-
     def __init__(self, draw):
         self.draw = draw
 

@@ -172,7 +172,6 @@ def test_impossible_splits_are_refused(call, message: str):
         lambda y: schemes.pathological(y, 2, 0, classes=1),
         lambda y: schemes.by_domain(y, 2, 0, domains=y),
     ],
-    ids=["dirichlet", "reuse", "resize", "iid", "stratified", "pathological", "domain"],
 )
 def test_samples_of_a_class_are_split_independently_of_their_positions(split):
     """Of one class; files are often sorted by more than that, as by writer."""

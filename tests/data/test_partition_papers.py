@@ -101,11 +101,8 @@ def test_matched_test_sets_have_the_proportions_of_training():
     for part in split:
         assert len(part.unique()) == len(part)
     assert set(split[0].tolist()) & set(split[1].tolist())  # clients share images
-    assert (
-        matched_test_split(y, counts, 100, 0).digest
-        == split.digest
-        != matched_test_split(y, counts, 100, 1).digest
-    )
+    again, other = (matched_test_split(y, counts, 100, seed).digest for seed in (0, 1))
+    assert again == split.digest != other
 
 
 def test_shares_that_are_whole_numbers_are_not_lost_to_rounding():
@@ -174,13 +171,8 @@ def test_a_test_set_is_split() -> None:
 
 def test_own_test_samples_have_the_owner_of_all_training_samples():
     def samples(*owners: int) -> DeviceDataset:
-        domains, names = torch.tensor(owners), ("ann", "bob", "cem")
-        return DeviceDataset(
-            torch.zeros(len(owners), 1),
-            torch.zeros(len(owners)),
-            domains=domains,
-            domain_names=names,
-        )
+        given = {"domains": torch.tensor(owners), "domain_names": ("ann", "bob", "cem")}
+        return DeviceDataset(torch.zeros(len(owners), 1), torch.zeros(len(owners)), **given)
 
     train, test = samples(0, 1, 0, 2), samples(2, 0, 2)
     own = own_test_split(train, test, Partition.from_lists([[0, 2], [], [1], [3]]))

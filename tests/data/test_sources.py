@@ -134,7 +134,11 @@ def test_fedlesams_images_are_scaled_to_256_and_cut_to_224(tmp_path: Path):
     assert np.abs(difference).max() <= 1
 
 
-def test_missing_folders_and_unknown_domains_are_named(tmp_path: Path):
+def test_missing_data_and_unknown_domains_are_named(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"/pathmnist\.npz.*zenodo\.org.*--data-dir"):
+        sources.pathmnist(tmp_path)
+    with pytest.raises(ValueError, match=r"MNIST is not complete .*MNIST/raw.*--data-dir"):
+        sources.mnist(tmp_path, download=False)
     with pytest.raises(ValueError, match=r"/CINIC-10 nor .*datashare.*--data-dir"):
         sources.cinic10(tmp_path)
     with pytest.raises(ValueError, match=r"OfficeHome.*Art, Clipart, .*hemanthdv"):
@@ -163,13 +167,6 @@ def test_digits_are_split_class_by_class():
     share = test.y.bincount() / (train.y.bincount() + test.y.bincount())
     assert (share - 0.2).abs().max() < 0.01
     assert_normalized(train.inputs(torch.arange(len(train))), 1e-3)
-
-
-def test_missing_data_says_where_it_looked(tmp_path: Path):
-    with pytest.raises(ValueError, match=r"/pathmnist\.npz.*zenodo\.org.*--data-dir"):
-        sources.pathmnist(tmp_path)
-    with pytest.raises(ValueError, match=r"MNIST is not complete .*MNIST/raw.*--data-dir"):
-        sources.mnist(tmp_path, download=False)
 
 
 def test_emnist_letters_are_upright_and_labeled_from_zero(tmp_path: Path):

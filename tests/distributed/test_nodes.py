@@ -18,15 +18,12 @@ from fl_lightning.federation import local_training
 from fl_lightning.runs import folder as run_folder
 
 RECIPE = str(ROOT / "recipes/digits.py")
-OPTIONS = (
-    *("--algorithm", "scaffold", "--clients", "8", "--participation", "0.6"),
-    *("--rounds", "3", "--deterministic"),
-)
+OPTIONS = "--algorithm scaffold --clients 8 --participation 0.6 --rounds 3 --deterministic"
 """A client's rows are written on one machine and read on the other."""
 
 
 def run_recipe(*argv: str) -> None:
-    sys.argv = [RECIPE, *OPTIONS, *argv]
+    sys.argv = [RECIPE, *OPTIONS.split(), *argv]
     runpy.run_path(RECIPE, run_name="__main__")
 
 
@@ -63,12 +60,8 @@ def test_two_machines_train_what_one_rank_trains_to_the_last_bit(variables, one_
     folder, port = tmp_path / "run", find_free_network_port()
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
     own = () if variables is of_fabric_run else ("--accelerator", "cpu", "--num-nodes", "2")
-    nodes = [
-        jobs.start(
-            folder, {**address, **variables(node)}, run_recipe, "--run-dir", str(folder), *own
-        )
-        for node in range(2)
-    ]
+    argv = run_recipe, "--run-dir", str(folder), *own
+    nodes = [jobs.start(folder, {**address, **variables(k)}, *argv) for k in range(2)]
     assert jobs.end(nodes, 120) == [0, 0], jobs.said(folder)
     assert "2 ranks of " in jobs.said(folder)
     assert jobs.results(folder) == one_rank

@@ -45,7 +45,6 @@ METHODS = {
 def run(
     fabric: Fabric, executor: Any, folder: Path | None, exact: bool = False, method: str = "duals"
 ) -> dict[str, Any]:
-    """The results of a few rounds, as plain numbers."""
     dtype = torch.float32 if exact else torch.float64
     federated = federation(
         hard(METHODS[method]),
@@ -77,8 +76,6 @@ EXECUTORS = {"sequential": SequentialExecutor, "stacked": partial(StackedExecuto
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory):
-    """The results on so many ranks."""
-
     @cache
     def launched(ranks: int, executor: str, exact: bool, method: str) -> dict[str, Any]:
         strategy = "auto" if ranks == 1 else "ddp_fork"
@@ -123,25 +120,15 @@ def test_several_ranks_combine_the_updates_of_one_rank(exact, launched):
 
 def personal_models(fabric: Fabric, executor: Any, folder: Path) -> str:
     """The scores of the clients' personal models; of groups of four, the third rank has none."""
-    run = federation(
-        algorithms.fedavg(),
-        fabric=fabric,
-        module=convolutional(1, torch.float32),
-        clients=clients(torch.float32),
-        executor=executor,
-        rounds=1,
-        deterministic=True,
-    )
+    given = {"module": convolutional(1, torch.float32), "clients": clients(torch.float32)}
+    given |= {"fabric": fabric, "executor": executor, "rounds": 1, "deterministic": True}
+    run = federation(algorithms.fedavg(), **given)
     test, path = clients(torch.float32, [40]).dataset, folder / "personal.csv"
     metrics = run.train_round() | Personalization(PersonalModels(test), [2], path).score(run)
     return str({name: x for name, x in metrics.items() if not name.startswith("time/")})
 
 
-@pytest.mark.parametrize(
-    "executor",
-    [SequentialExecutor, partial(StackedExecutor, width=4)],
-    ids=["sequential", "stacked"],
-)
+@pytest.mark.parametrize("executor", [SequentialExecutor, partial(StackedExecutor, width=4)])
 def test_personal_models_score_the_same_on_three_ranks(executor, tmp_path):
     score = partial(personal_models, executor=executor, folder=tmp_path)
     together = Fabric(accelerator="cpu", devices=3, strategy="ddp_fork").launch(score)
@@ -153,8 +140,7 @@ def test_personal_models_score_the_same_on_three_ranks(executor, tmp_path):
 def test_without_a_folder_all_ranks_use_that_of_the_first(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     options: Any = {"executor": SequentialExecutor, "folder": None}
-    together = Fabric(accelerator="cpu", devices=2, strategy="ddp_fork").launch(
-        partial(run, **options)
-    )
+    ranks = Fabric(accelerator="cpu", devices=2, strategy="ddp_fork")
+    together = ranks.launch(partial(run, **options))
     alone = run(Fabric(accelerator="cpu", devices=1), **options)
     assert together["clients' c_i"] == pytest.approx(alone["clients' c_i"], abs=1e-12)

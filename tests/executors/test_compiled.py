@@ -81,7 +81,6 @@ def test_large_float32_products_are_onednns_where_mkl_is_slow(
 
 
 def images(channels: int) -> dict[str, Any]:
-    """A model with max-pooling and its clients."""
     return {
         "module": partial(convolutional, channels),
         "clients": partial(classification, shape=(channels, 4, 6)),

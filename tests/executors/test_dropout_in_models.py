@@ -43,7 +43,6 @@ class Attention(nn.MultiheadAttention):
 
 
 def layers(p: float) -> dict[str, Callable[[], nn.Module]]:
-    """Layers with dropout of probability `p`."""
     first = {"batch_first": True, "dropout": p}
     narrow = {"input_size": 8, "num_layers": 2, **first}
     return {

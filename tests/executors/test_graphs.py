@@ -41,7 +41,6 @@ COHORTS = [0, 1], [2, 3], [0, 1, 4]
 
 @pytest.fixture(autouse=True)
 def captures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The steps that were captured."""
     steps: list[Any] = []
 
     def record(step: Callable[[], None], *rest: Any) -> Callable[[], None]:
@@ -180,12 +179,10 @@ def test_what_no_graph_can_repeat_trains_eagerly_and_one_line_says_so(
     case: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given, reason = REFUSED[case]
-    algorithm = given.get("algorithm", algorithms.fedavg())
-    options = {name: value for name, value in given.items() if name == "loss"}
-    module = given.get("module", classifier)
-    clients = classification(SIZES)
-    run = trained(algorithm, module=module(), clients=clients, executor=BRANCHES, **options)
-    assert_agree(run, trained(algorithm, module=module(), clients=clients, **options), 0)
+    options = {"algorithm": algorithms.fedavg(), "clients": classification(SIZES), **given}
+    module = options.pop("module", classifier)
+    run = trained(module=module(), executor=BRANCHES, **options)
+    assert_agree(run, trained(module=module(), **options), 0)
     (line,) = capsys.readouterr().out.splitlines()
     assert "one after another" in line
     assert reason in line

@@ -21,7 +21,6 @@ from fl_lightning.federation.exact_sum import BLOCK, ExactSum, PlainSum
 def result(
     progress: float = 1.0, loss: float = 1.0, message: float = 1.0, mean: float = 1.0, seen: int = 1
 ) -> ClientResult:
-    """Of a model of two weights with BatchNorm's buffers."""
     buffers = {"mean": vec(mean), "seen": torch.tensor(seen)}
     value = torch.tensor(loss, dtype=torch.float64)
     moved, one = vec(progress, -1.0), vec(1.0)[0]
@@ -189,7 +188,6 @@ def test_numbers_that_exact_sums_cannot_hold_count_as_diverged():
 
 
 def means(total: RoundSums) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Progress, message, statistics and the number of batches seen."""
     (progress, _), ((message,),), buffers, _ = total.means()
     return progress, message, buffers["mean"], buffers["seen"]
 

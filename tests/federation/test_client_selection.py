@@ -26,12 +26,8 @@ def cohorts(candidates: int, fabric: Fabric | None = None) -> list[list[int]]:
     run = federation(algorithms.fedavg(), clients=CLIENTS, sampler=sampler, rounds=3, **given)
     drawn = []
     for _ in range(3):
-        losses = torch.stack(
-            [
-                run.loss(run.load_global()(CLIENTS.dataset.x[part]), CLIENTS.dataset.y[part])
-                for part in CLIENTS.partition
-            ]
-        )
+        x, y, model = CLIENTS.dataset.x, CLIENTS.dataset.y, run.load_global()
+        losses = torch.stack([run.loss(model(x[p]), y[p]) for p in CLIENTS.partition])
         drawn.append(sampler(6, run.seed, run.round, run))
         if candidates == 6:
             assert drawn[-1] == sorted(losses.topk(2).indices.tolist())

@@ -114,8 +114,6 @@ def test_the_server_is_as_it_was_after_a_round_that_stops_the_run(terms):
 
 
 class Late(Term):
-    """Fails in the second round."""
-
     def update(self, delta, mean, v):
         if v.round == 1:
             raise RuntimeError("no update")

@@ -142,8 +142,6 @@ def test_the_scalars_of_a_round(algorithm, sent, received):
 
 
 class Adds(Term):
-    """Adds a constant to the loss."""
-
     def gradient(self, oracle, w, v):
         return oracle.of(lambda b: b.loss + 5)(w)
 
@@ -164,8 +162,6 @@ def test_the_training_loss_is_the_mean_task_loss_of_clients_and_steps(terms, exe
 
 
 class Listener:
-    """Writes down the hooks that are called."""
-
     def __init__(self) -> None:
         self.heard: list[str] = []
 
@@ -195,18 +191,10 @@ def test_fit_runs_the_remaining_rounds_and_calls_the_callbacks():
     assert (run.round, listener.heard[0]) == (1, "on_fit_start 0")
     listener.heard.clear()
     run.fit()
-    each = [
-        event
-        for round in (2, 3)
-        for event in (
-            f"on_round_start {round - 1}",
-            "on_client_end",
-            f"on_round_end {round}",
-            f"on_round_logged {round}",
-        )
-    ]
-    each.insert(-1, "on_last_round_end 3")
-    assert listener.heard == ["on_fit_start 1", *each, "on_fit_end 3"]
+    second = "on_round_start 1", "on_client_end", "on_round_end 2", "on_round_logged 2"
+    third = "on_round_start 2", "on_client_end", "on_round_end 3", "on_last_round_end 3"
+    ends = "on_round_logged 3", "on_fit_end 3"
+    assert listener.heard == ["on_fit_start 1", *second, *third, *ends]
     run.fit()
     assert run.round == 3
 
@@ -227,13 +215,14 @@ def test_impossible_aggregation_weights_are_refused(weights, message):
 
 
 @EXECUTORS
-def test_dropout_is_each_clients_and_each_rounds_own(executor):
+def test_dropout_is_each_clients_each_rounds_and_each_seeds_own(executor):
     """Two clients with the same samples in the same order differ by their dropout alone."""
     clients = classification(shuffle=False)
     clients.partition = Partition.from_lists([range(10), range(10)])
 
-    def model(client: int, round: int, dropout: float) -> Tensor:
+    def model(client: int, round: int, dropout: float, seed: int = 0) -> Tensor:
         options = {"sampler": lambda *_: [client], "decays": False, "clients": clients}
+        options["seed"] = seed
         module = classifier(norm=False, dropout=dropout)
         run = federation(Algorithm(), module=module, executor=executor, **options)
         run.server.round = round
@@ -243,6 +232,7 @@ def test_dropout_is_each_clients_and_each_rounds_own(executor):
     assert model(0, 0, 0.0).equal(model(1, 1, 0.0))
     assert not model(0, 0, 0.5).equal(model(1, 0, 0.5))
     assert not model(0, 0, 0.5).equal(model(0, 1, 0.5))
+    assert not model(0, 0, 0.5).equal(model(0, 0, 0.5, seed=1))
     assert model(0, 0, 0.5).equal(model(0, 0, 0.5))
 
 

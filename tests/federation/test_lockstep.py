@@ -19,8 +19,6 @@ from fl_lightning.terms import MSAM
 
 
 def together(make: Any, runs: list[dict[str, Any]], executor: Any = STACKED) -> list[Federation]:
-    """Federations of these options, after their rounds in lockstep."""
-
     def run(options: dict[str, Any]) -> Federation:
         made: Federation = make(executor=partial(LockstepExecutor, executor), **options)
         made.prepare()

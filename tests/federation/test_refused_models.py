@@ -8,7 +8,7 @@ from problems import STACKED, classification, federation, trained
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, ModelError
+from fl_lightning import Algorithm, ModelError, SequentialExecutor
 from fl_lightning.terms import SAM
 
 
@@ -40,12 +40,13 @@ def test_a_hook_on_a_parameter_is_refused_by_name_until_it_is_removed(register):
 
 
 def test_forward_hooks_of_modules_act_in_every_executor():
-    hooked, plain = model(), trained(Algorithm(SAM(0.1)), module=model(), rounds=1)
-    hooked[2].register_forward_hook(tripled)
-    one = trained(Algorithm(SAM(0.1)), module=hooked, rounds=1)
-    hooked = model()
-    hooked[2].register_forward_hook(tripled)
-    stacked = trained(Algorithm(SAM(0.1)), module=hooked, rounds=1, executor=STACKED)
+    modules = [model() for _ in range(3)]
+    for module in modules[1:]:
+        module[2].register_forward_hook(tripled)
+    plain, one, stacked = (
+        trained(Algorithm(SAM(0.1)), module=module, rounds=1, executor=executor)
+        for module, executor in zip(modules, [SequentialExecutor] * 2 + [STACKED], strict=True)
+    )
     torch.testing.assert_close(stacked.w, one.w)
     assert not torch.allclose(one.w, plain.w)
 
@@ -65,8 +66,6 @@ def test_an_optimizer_that_maximizes_is_refused(kind):
 
 
 class Shifts(nn.Linear):
-    """Subtracts in place first."""
-
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.sub_(1.0))
 
@@ -90,8 +89,6 @@ def test_changes_of_what_the_model_made_itself_are_its_own_matter() -> None:
 
 
 class MovingMean(nn.Module):
-    """Replaces its buffer in training."""
-
     mean: Tensor
 
     def __init__(self) -> None:
@@ -112,8 +109,6 @@ def test_a_model_that_replaces_a_buffer_is_refused() -> None:
 
 
 class Replaces(torch.optim.SGD):
-    """Gives its parameter another tensor."""
-
     @torch.no_grad()
     def step(self, closure: object = None) -> None:
         for p in self.param_groups[0]["params"]:

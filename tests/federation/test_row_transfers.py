@@ -11,7 +11,7 @@ from unittest.mock import Mock, call
 
 import pytest
 import torch
-from client_rows import PLENTY, keep, kept, new_store, row_threads, write
+from client_rows import PLENTY, new_store, row_threads, write
 from problems import STACKED, federation, hard
 
 from fl_lightning import SequentialExecutor, algorithms
@@ -119,21 +119,3 @@ def test_rows_that_are_still_being_computed_are_kept_whole(memory, tmp_path):
         store.retain()
     for client in clients:
         assert bool((store.read(client, device)[0]["h"] == client + 6).all())
-
-
-def test_the_rows_of_a_checkpoint_survive_later_rounds(tmp_path):
-    store = new_store(tmp_path, 0)
-    keep(store, 1.0, 0, 1)
-    keep(store, 2.0, 1)
-    slot = store.slot.clone()
-    store.retain()
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    for value in (3.0, 4.0, 5.0):  # after an odd and an even number of writes
-        keep(store, value, 1, 2)
-        assert kept(store, 1) == kept(store, 2) == value
-        again = new_store(tmp_path)
-        again.restore(slot, {"last": (1, slot)})
-        assert (kept(again, 0), kept(again, 1)) == (1.0, 2.0)
-        assert not again.has(2)
-    store.retain("new")
-    assert all(path.read_bytes().startswith(content) for path, content in before.items())

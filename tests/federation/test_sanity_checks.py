@@ -27,8 +27,6 @@ Change = Callable[[Any, Any], tuple[Any, Any]]
 
 
 def changed(train: Change = lambda x, y: (x, y), test: Change = lambda x, y: (x, y)) -> Data:
-    """The digits as features, changed."""
-
     def odd() -> Any:
         return tuple(
             DeviceDataset(*change(data.x.float() / 16, data.y), data.classes)
@@ -39,8 +37,6 @@ def changed(train: Change = lambda x, y: (x, y), test: Change = lambda x, y: (x,
 
 
 def normalized(**change: Any) -> Data:
-    """The digits, with another normalization of the test set."""
-
     def odd() -> Any:
         train, test = digits()
         return train, replace(test, **change)
@@ -61,8 +57,6 @@ def doubled(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Changed(nn.Module):
-    """A linear model whose output is changed."""
-
     def __init__(self, change: Callable[[Tensor], Any]):
         super().__init__()
         self.net, self.change = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), change
@@ -250,8 +244,6 @@ def test_an_error_of_one_rank_keeps_its_traceback_and_the_other_ends(place, othe
 
 
 class Noisy(nn.Module):
-    """Draws from PyTorch's own generator."""
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return nn.functional.dropout(x)
 

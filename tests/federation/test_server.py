@@ -3,7 +3,6 @@
 from contextlib import nullcontext
 from copy import deepcopy
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -75,8 +74,6 @@ def test_the_state_of_another_algorithm_or_model_is_refused(terms, module, named
 
 
 class Keeps(nn.Linear):
-    """Keeps its output."""
-
     kept: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
@@ -241,17 +238,8 @@ def test_the_state_of_another_frozen_part_is_refused():
 
 
 class Noisy(Term):
-    """Draws at the server."""
-
     def update(self, delta, message, v):
         return delta + torch.randn_like(delta)
-
-
-def new_server(*terms: Term, module: nn.Module | None = None, **options: Any) -> Server:
-    """Of a linear model with two weights, both 0, if no module is given."""
-    module = module or line()
-    algorithm = Algorithm(*terms, server=partial(SGD, lr=2.0, momentum=0.5))
-    return Server(module, Layout(module), algorithm, **options)
 
 
 def test_what_the_server_draws_depends_on_seed_and_round_alone():
@@ -259,7 +247,8 @@ def test_what_the_server_draws_depends_on_seed_and_round_alone():
 
     def drawn(process: int, seed: int) -> list[Tensor]:
         torch.manual_seed(process)
-        return steps(new_server(Noisy(), seed=seed), 2)
+        module = line()
+        return steps(Server(module, Layout(module), Algorithm(Noisy()), seed=seed), 2)
 
     once, again, other = drawn(1, 0), drawn(2, 0), drawn(1, 1)
     assert all(mine.equal(theirs) for mine, theirs in zip(once, again, strict=True))

@@ -77,8 +77,6 @@ def test_splitting_a_pull_matters_only_where_clipping_acts(make, max_norm, same)
 
 
 class Facts(Term):
-    """Keeps the facts of the client's last visit."""
-
     client = {"facts": lambda first, now: now.new_zeros(5)}
 
     def report(self, w, v):

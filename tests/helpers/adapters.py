@@ -50,12 +50,10 @@ def adapted(dtype: torch.dtype = torch.float64, rank: int = RANK) -> nn.Module:
 
 
 def adapted_federation(algorithm: Algorithm, **options: Any) -> Federation:
-    """A federation that trains adapters."""
     return federation(algorithm, module=options.pop("module", None) or adapted(), **options)
 
 
 def frozen_weights(run: Federation) -> list[Tensor]:
-    """A copy of the base."""
     return [p.clone() for p in run.server.frozen.values()]
 
 

@@ -23,7 +23,6 @@ def new_store(folder: Path, memory: int | None = PLENTY, **options: Any) -> Clie
 
 
 def states(value: float) -> list[dict[str, Tensor]]:
-    """A client's states; `e` is not kept."""
     h = torch.full((3,), value)
     c = torch.full((2,), -value, dtype=torch.float64)
     return [{"h_i": h, "count": h.sum(), "e": h}, {"e": h}, {"c_i": c}]
@@ -51,5 +50,4 @@ def kept(store: ClientStore, client: int) -> float:
 
 
 def row_threads() -> set[threading.Thread]:
-    """The threads that read and write rows now."""
     return {thread for thread in threading.enumerate() if thread.name.startswith("client-rows")}

@@ -183,7 +183,6 @@ def experiment(*argv: str) -> Experiment:
 
 
 def said(folder: Path) -> str:
-    """The output of all processes of the run."""
     return Path(f"{folder}.log").read_text()
 
 

@@ -12,7 +12,7 @@ import fl_lightning as fl
 SIZES = 6, 18
 """Of 24 clients in turn: those of equal size train in parallel."""
 
-SCHEDULE: dict[str, Any] = {"rounds": 50, "participation": 1.0, "local_steps": 3}
+SCHEDULE: dict[str, Any] = {"rounds": 36, "participation": 1.0, "local_steps": 3}
 STEPS: dict[str, Any] = {"batch_size": max(SIZES), "lr": 0.1, "loss": "mse"}
 MACHINE: dict[str, Any] = {"executor": "stacked", "parallel_clients": 24, "accelerator": "cpu"}
 OPTIONS = SCHEDULE | STEPS | MACHINE
@@ -61,7 +61,6 @@ def rows() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def lines() -> Regression:
-    """A line through `rows`."""
     x, y, owners = rows()
     return Regression(torch.cat([x, torch.ones_like(x)], 1), y, owners)
 

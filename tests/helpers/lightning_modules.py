@@ -75,7 +75,6 @@ class ByRound(Lit):
 
 
 def rows(number: int = sum(SIZES), dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """Noise around each class's number."""
     g = torch.Generator().manual_seed(2)
     y = torch.randint(3, (number,), generator=g)
     x = torch.randn(number, 6, generator=g, dtype=torch.float64) + y[:, None]
@@ -87,7 +86,6 @@ def owners(sizes: tuple[int, ...] = SIZES) -> Tensor:
 
 
 def data(dtype: torch.dtype = torch.float32, **options: Any) -> fl.FederatedData:
-    """Four clients of unequal sizes."""
     return fl.FederatedData(rows(dtype=dtype), **{"clients": owners(), **options})
 
 
@@ -98,19 +96,16 @@ def trainer(algorithm: Any = "fedavg", **options: Any) -> fl.FederatedTrainer:
 
 
 def state(module: nn.Module) -> dict[str, Tensor]:
-    """A copy of its weights and buffers."""
     return {name: t.detach().clone() for name, t in module.state_dict().items()}
 
 
 def distance(module: nn.Module | dict[str, Tensor], other: nn.Module | dict[str, Tensor]) -> float:
-    """The largest difference of weights and buffers."""
     mine, theirs = (m if isinstance(m, dict) else m.state_dict() for m in (module, other))
     assert mine.keys() == theirs.keys()
     return max(float((mine[k].double() - theirs[k].double()).abs().max()) for k in mine)
 
 
 def lightning(module: LightningModule, batch: Any, steps: int) -> LightningModule:
-    """The module after so many steps on this batch."""
     fit = Trainer(
         accelerator="cpu",
         devices=1,
@@ -128,13 +123,10 @@ def lightning(module: LightningModule, batch: Any, steps: int) -> LightningModul
 
 
 def module(**members: Any) -> Any:
-    """A module with other members."""
     return type("Mine", (Lit,), members)()
 
 
 def step_with(extra: Callable[[Any, Any], Any]) -> Callable[..., Tensor]:
-    """A step that does something else too."""
-
     def training_step(self: Any, batch: Any, index: int) -> Tensor:
         extra(self, batch)
         return Lit.training_step(self, batch, index)
@@ -143,7 +135,6 @@ def step_with(extra: Callable[[Any, Any], Any]) -> Callable[..., Tensor]:
 
 
 def refused(fit: Callable[[], Any], *words: str) -> str:
-    """The sentence of a call that leaves nothing."""
     with pytest.raises(fl.UserError) as error:
         fit()
     said = str(error.value)

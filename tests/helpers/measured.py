@@ -19,7 +19,6 @@ def measured(
     fabric: Fabric | None = None,
     **options: Any,
 ) -> tuple[Federation, list[dict[str, float]]]:
-    """A federation after its rounds, and their metrics."""
     run, logged = federation(algorithm or Algorithm(), fabric=fabric, **options), list[Any]()
     keeps = SimpleNamespace(on_round_logged=lambda metrics: logged.append(dict(metrics)))
     run.fabric._callbacks = [*callbacks, keeps]

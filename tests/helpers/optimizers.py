@@ -82,7 +82,6 @@ def assert_equal(model: nn.Module, other: nn.Module, **tolerance: float) -> None
 
 
 def restored(state: dict[str, Any]) -> dict[str, Any]:
-    """What a checkpoint file gives back."""
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)

@@ -16,7 +16,6 @@ from fl_lightning.core.vector import Layout
 
 
 def view(**attributes: Any) -> Any:
-    """A view that logs nothing."""
     return SimpleNamespace(log=lambda *_, **__: None, **attributes)
 
 
@@ -31,8 +30,6 @@ def direction_of(term: Term, v: Any = None) -> Tensor:
 
 
 class Asked:
-    """The quadratic's gradient; remembers where it was taken."""
-
     def __init__(self) -> None:
         self.at: list[Tensor] = []
 
@@ -80,7 +77,6 @@ def oracle_of(module: nn.Module, x: Tensor, y: Tensor) -> BatchOracle:
 
 
 def autograd(w: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
-    """The gradient of a function of the flat vector."""
     w = w.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(loss(w), w)
     return gradient

@@ -63,7 +63,6 @@ def classifier(
 
 
 def convolutional(channels: int, dtype: torch.dtype = torch.float64) -> nn.Module:
-    """For images of 4x6 pixels."""
     torch.manual_seed(1)
     layers = [
         ("inner", nn.Conv2d(channels, 5, 3, padding=1)),
@@ -83,7 +82,6 @@ def classification(
     shape: tuple[int, ...] = (6,),
     **options: Any,
 ) -> ClientData:
-    """Clients with samples of noise around each class's number."""
     g = torch.Generator().manual_seed(2)
     y = torch.randint(3, (sum(sizes),), generator=g)
     x = torch.randn(len(y), *shape, generator=g, dtype=torch.float64)
@@ -118,10 +116,7 @@ def cpu() -> Fabric:
 
 
 def federation(algorithm: Algorithm, *, fabric: Fabric | None = None, **options: Any) -> Federation:
-    """A federation of the six clients; `options` override its arguments.
-
-    The learning rate falls, unless `decays` is false.
-    """
+    """A federation of the six clients, whose learning rate falls unless `decays` is false."""
     module = options.pop("module", None) or classifier()
     clients = options.pop("clients", None) or classification()
     algorithm = decaying(algorithm) if options.pop("decays", True) else algorithm
@@ -140,7 +135,6 @@ def on_two_ranks(run: Callable[[Fabric], Any]) -> tuple[Any, Any]:
 
 
 def trained(algorithm: Algorithm, **options: Any) -> Federation:
-    """A federation after its rounds."""
     run = federation(algorithm, **options)
     return round_after_round(run, run.rounds)
 
@@ -160,7 +154,6 @@ def rows(run: Federation, name: str) -> Tensor:
 
 
 def server(run: Federation, name: str) -> Tensor:
-    """The server state `name`."""
     return next(states[name] for states in run.server.states if name in states)
 
 
@@ -217,6 +210,15 @@ def assert_same_unless(
     w, expected, other = hard_model(general, **options), known(special), known(different)
     torch.testing.assert_close(w, expected, rtol=0, atol=tolerance)
     assert (other - expected).abs().max() > 1e-6
+
+
+def assert_client_0_counts_as_absent(algorithm: Algorithm, **options: Any) -> None:
+    """Assert that the model is the same where it is skipped, as it sends no numbers."""
+    broken = term(send=lambda self, delta, v: torch.where(v.client == 0, torch.nan, delta))
+    without = [[client for client in cohort if client] for cohort in COHORTS]
+    skipping = trained(algorithm.with_outer_terms(broken), on_divergence="skip-client", **options)
+    alone = trained(algorithm, sampler=lambda *given: without[given[-1]], **options)
+    torch.testing.assert_close(skipping.w, alone.w, rtol=0, atol=1e-12)
 
 
 @dataclass(frozen=True)

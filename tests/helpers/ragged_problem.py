@@ -57,7 +57,6 @@ def ragged_federation(
     momentum: float = 0.0,
     **options: Any,
 ) -> Federation:
-    """A federation of these clients with plain local SGD; `options` are further arguments."""
     owners = torch.arange(len(SIZES)).repeat_interleave(torch.tensor(SIZES))
     clients = ClientData(
         DeviceDataset(X, Y, classes=tuple("abcde")),

@@ -51,5 +51,4 @@ def cells(comparison: Comparison, *scores: str, **options: Any) -> list[dict[str
 
 
 def marked(table: Table, mark: str) -> dict[str, list[str]]:
-    """The rows with this mark in each column."""
     return {heading: [*table.marks.index[table.marks[heading] == mark]] for heading in table.marks}

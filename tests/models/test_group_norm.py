@@ -16,12 +16,10 @@ CLIENTS = 3
 
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a GPU computes, on a CPU."""
     monkeypatch.setattr(device, "on_gpu", lambda x: True)
 
 
 def given(dtype: torch.dtype = torch.float64) -> tuple[Tensor, dict[str, Tensor]]:
-    """Inputs and weights of three clients."""
     g = torch.Generator().manual_seed(0)
     x = torch.randn(CLIENTS, 4, 6, 5, 3, generator=g, dtype=torch.float64) + 0.5
     weight, bias = torch.randn(2, CLIENTS, 6, generator=g, dtype=torch.float64)
@@ -29,8 +27,6 @@ def given(dtype: torch.dtype = torch.float64) -> tuple[Tensor, dict[str, Tensor]
 
 
 def loss(norm: nn.Module) -> Callable[[Tensor, dict[str, Tensor]], Tensor]:
-    """A loss that normalizes twice."""
-
     def value(x: Tensor, weights: dict[str, Tensor]) -> Tensor:
         out = functional_call(norm, weights, functional_call(norm, weights, x).tanh())
         return out.pow(3).mean()

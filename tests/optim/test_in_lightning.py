@@ -56,7 +56,6 @@ class Classifier(LightningModule):
 
 
 def fit(lit: Classifier, checkpoint: Path | None = None, **settings: Any) -> Trainer:
-    """Two epochs of three batches."""
     x, y = (torch.cat(parts) for parts in zip(*batches(3, lit.model[0].weight.dtype), strict=True))
     parts = ("checkpointing", "progress_bar", "model_summary")
     quiet: dict[str, Any] = {"logger": False, **{f"enable_{part}": False for part in parts}}

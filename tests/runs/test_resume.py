@@ -14,8 +14,6 @@ from fl_lightning.callbacks import Checkpoint, Evaluation
 
 
 class Average:
-    """The mean of the global models so far."""
-
     def __init__(self) -> None:
         self.rounds, self.mean = 0, torch.zeros(())
 
@@ -121,8 +119,6 @@ def test_a_run_is_not_resumed_with_other_data(changed, named, tmp_path, sentence
 
 
 def scores_of_rounds(scores: dict[int, float], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let evaluations find these accuracies."""
-
     class Scores(Evaluation):
         def measure(self, federation: Federation) -> dict[str, float]:
             self.scored = federation.round

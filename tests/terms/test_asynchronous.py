@@ -31,7 +31,6 @@ class Staleness:
 
 
 def visit(client: int, start: Tensor, rho: float) -> Tensor:
-    """Three steps on all rows of a client."""
     own = REGRESSION.owners == client
     x, y, w = REGRESSION.x[own], REGRESSION.y[own], start
     for _ in range(3):

@@ -45,16 +45,9 @@ def test_fedvras_duals_follow_a_linear_recursion_that_the_note_judges(
 def visit(**known: Any) -> Any:
     """A first visit of a client twice as large as the mean, in round 0 of 4."""
     begun = {"h_i": vec(1, -1), "d_i": vec(0.5, 3), "count": vec(1), "d": vec(1, 2)}
-    run = {
-        "participation": 0.25,
-        "inclusion_probability": 0.5,
-        "round": 0,
-        "rounds": 4,
-        "base_lr_sum": 0.2,
-    }
-    return view(
-        **{**begun, **run, "anchor": vec(1, 4), "size": vec(2), "lr_sum": vec(0.5), **known}
-    )
+    run = {"participation": 0.25, "inclusion_probability": 0.5, "round": 0, "rounds": 4}
+    own = {"anchor": vec(1, 4), "size": vec(2), "lr_sum": vec(0.5), "base_lr_sum": 0.2}
+    return view(**{**begun, **run, **own, **known})
 
 
 def ssg(**options: Any) -> SSG:

@@ -45,12 +45,10 @@ def test_the_adamw_of_a_visit_is_that_of_torch() -> None:
 
 def test_a_client_of_diloco_keeps_its_moments() -> None:
     """With one client and no server momentum the rounds are one long run of AdamW."""
-    algorithm = algorithms.diloco(momentum=0.0).replace(
-        local=partial(SGD, lr=0.01), server=partial(SGD, lr=1.0)
-    )
-    module = classifier(norm=False, dropout=0.0)
-    run = federation(algorithm, module=module, sampler=lambda *_: [2], decays=False)
-    module = classifier(norm=False, dropout=0.0)
+    rates = {"local": partial(SGD, lr=0.01), "server": partial(SGD, lr=1.0)}
+    algorithm = algorithms.diloco(momentum=0.0).replace(**rates)
+    given, module = (classifier(norm=False, dropout=0.0) for _ in range(2))
+    run = federation(algorithm, module=given, sampler=lambda *_: [2], decays=False)
     optimizer = TorchAdamW(module.parameters(), lr=0.01, betas=(0.9, 0.95), weight_decay=0.1)
     for round in range(3):
         for x, y in run.clients.visit(2, round):

@@ -62,11 +62,6 @@ def test_sam_of_a_part_moves_that_part_alone() -> None:
     close(direction_of(SAM(rho=0.5, part="weight"), v), 3.5, 4)
 
 
-def test_sam_on_needs_a_normalization_layer() -> None:
-    with pytest.raises(TermError, match="normalization layer"):
-        federation(Algorithm(SAM(part="norm")), module=classifier(norm=False))
-
-
 @pytest.mark.parametrize("carry", [False, True])
 def test_vassos_average_lasts_for_a_visit_or_is_carried(carry: bool) -> None:
     """Client 2 alone, whose gradients turn: at the weights of each step, averaged by hand."""
@@ -196,13 +191,8 @@ def test_eps_is_added_to_the_norm_that_a_perturbation_is_divided_by(term: Any) -
 def test_sam_on_moves_normalization_layers_alone() -> None:
     """As PyTorch computes it; a model without them is refused before the first round."""
     module = classifier(dropout=0.0)
-    run = federation(
-        Algorithm(SAM(rho=0.3, part="norm")),
-        module=module,
-        clients=classification([5], steps=1),
-        sampler=lambda *_: [0],
-        decays=False,
-    )
+    given = {"clients": classification([5], steps=1), "sampler": lambda *_: [0], "decays": False}
+    run = federation(Algorithm(SAM(rho=0.3, part="norm")), module=module, **given)
     x, y = run.clients.visit(0, 0)[0]
     by_hand = deepcopy(module).train()
     own = dict(by_hand.named_parameters())

@@ -26,7 +26,6 @@ nobody.expected_participation = 0.5  # type: ignore[attr-defined]
 
 
 def update(run: Any) -> Tensor:
-    """The server's move in one more round."""
     before = run.w.detach().clone()
     round_after_round(run, 1)
     return run.w.detach() - before

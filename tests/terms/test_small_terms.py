@@ -11,7 +11,7 @@ from problems import close, federation, server, vec
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, UserError, algorithms
+from fl_lightning import UserError, algorithms
 from fl_lightning.core.vector import Layout
 from fl_lightning.terms import (
     AdaptiveServer,
@@ -98,14 +98,3 @@ def test_gmts_teacher_is_the_average_of_the_models_that_were_sent() -> None:
         average = 0.5 * average + 0.5 * run.w.detach()
         run.train_round()
         torch.testing.assert_close(server(run, "e"), average)
-
-
-def test_span_is_the_way_of_a_unit_gradient() -> None:
-    def lr_sum(**options: float | bool) -> float:
-        return Algorithm(local=partial(SGD, lr=9.0, **options)).lr_sum([0.1, 0.1, 0.2])
-
-    assert lr_sum(weight_decay=0.5) == pytest.approx(0.4)
-    assert lr_sum(momentum=0.5) == pytest.approx(0.1 + 0.15 + 0.35)  # speeds 1, 1.5, 1.75
-    assert lr_sum(momentum=0.5, dampening=0.5) == pytest.approx(0.1 + 0.1 + 0.2)  # speeds 1, 1, 1
-    # 1 + speed / 2 ahead
-    assert lr_sum(momentum=0.5, nesterov=True) == pytest.approx(0.15 + 0.175 + 0.375)

@@ -24,10 +24,8 @@ def plain() -> tuple[nn.Module, fl.FederatedData]:
     torch.manual_seed(1)
     net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
     batch = rows()
-    given = fl.FederatedData(
-        (batch["x"], batch["label"]), clients=owners(), test=0.25, validation=0.2
-    )
-    return net, given
+    given = {"clients": owners(), "test": 0.25, "validation": 0.2}
+    return net, fl.FederatedData((batch["x"], batch["label"]), **given)
 
 
 def lightning() -> tuple[nn.Module, fl.FederatedData]:

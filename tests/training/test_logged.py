@@ -13,36 +13,29 @@ import fl_lightning as fl
 
 
 class Stages(Lit):
-    """Logs which step its Trainer is in."""
+    """Logs which step its Trainer is in, and the round."""
 
     def training_step(self, batch: Any, index: int) -> Any:
         self.log("trains", self.trainer.training and not self.trainer.validating)
-        return super().training_step(batch, index)
-
-    def validation_step(self, batch: Any, index: int) -> None:
-        self.log("validates", self.trainer.validating and not self.trainer.training)
-
-    def test_step(self, batch: Any, index: int) -> None:
-        self.log("tests", self.trainer.testing and not self.trainer.validating)
-
-
-def test_steps_know_which_they_are() -> None:
-    fit = trainer(rounds=2)
-    fit.fit(Stages(), data(validation=rows(9), test=rows(9)))
-    for name in ("trains", "validates", "tests"):
-        assert fit.history[name].tolist() == [1, 1]
-
-
-class Epochs(Lit):
-    """Logs the round in training and in validation."""
-
-    def training_step(self, batch: Any, index: int) -> Any:
         loss = super().training_step(batch, index)
         self.log("round_trained", self.current_epoch + 0 * loss)
         return loss
 
     def validation_step(self, batch: Any, index: int) -> None:
+        self.log("validates", self.trainer.validating and not self.trainer.training)
         self.log("round_validated", float(self.current_epoch))
+
+    def test_step(self, batch: Any, index: int) -> None:
+        self.log("tests", self.trainer.testing and not self.trainer.validating)
+
+
+def test_steps_know_which_they_are_and_the_round() -> None:
+    fit = trainer(rounds=3)
+    fit.fit(Stages(), data(validation=rows(9), test=rows(9)))
+    for name in ("trains", "validates", "tests"):
+        assert fit.history[name].tolist() == [1, 1, 1]
+    for name in ("round_trained", "round_validated"):
+        assert fit.history[name].tolist() == [0, 1, 2]
 
 
 class OneStep(Lit):
@@ -82,16 +75,7 @@ def test_scores_of_random_numbers_depend_on_the_seed_alone() -> None:
     assert found[:2] == found[2:]
 
 
-def test_validation_sees_the_epoch_of_the_steps_before_it() -> None:
-    fit = trainer(rounds=3)
-    fit.fit(Epochs(), data(validation=rows(9)))
-    assert fit.history["round_trained"].tolist() == [0, 1, 2]
-    assert fit.history["round_validated"].tolist() == [0, 1, 2]
-
-
 class Reduced(Lit):
-    """Logs with the options of `self.log`."""
-
     def test_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
         x, y = batch["x"], batch["label"]
         self.log("count", float(len(x)), reduce_fx="sum")
@@ -112,8 +96,6 @@ def test_scores_are_reduced_as_they_are_logged() -> None:
 
 
 class Best(WithMetric):
-    """Logs the best score so far too."""
-
     def __init__(self) -> None:
         super().__init__()
         self.best = torchmetrics.MaxMetric()
@@ -124,8 +106,6 @@ class Best(WithMetric):
 
 
 class OfBatches(WithMetric):
-    """Logs the mean of its metric over batches."""
-
     def validation_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
         self.log("val_acc", self.accuracy(self(batch["x"]), batch["label"]))
 

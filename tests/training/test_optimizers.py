@@ -47,7 +47,7 @@ def test_a_schedule_may_be_of_the_number_of_rounds(tmp_path: Path) -> None:
         optimizer = SGD(self.parameters(), lr=0.1)
         return [optimizer], CosineAnnealingLR(optimizer, self.trainer.max_epochs)
 
-    lit = type("Cosine", (Lit,), {"configure_optimizers": cosine})
+    lit = partial(module, configure_optimizers=cosine)
     four = trainer(rounds=4, run_dir=tmp_path / "run")
     four.fit(lit(), data())
     expected = [0.05 * (1 + cos(pi * round / 4)) for round in range(4)]
@@ -133,8 +133,6 @@ def test_a_copy_of_an_algorithm_takes_the_same_options() -> None:
 
 
 class Passing(AdamW):
-    """Passes its options on."""
-
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
 
@@ -178,30 +176,24 @@ def test_an_optimizer_of_matrices_is_refused() -> None:
         fitted(Matrices())
 
 
-class WarmedUp(Lit):
+def warmed_up() -> Lit:
     """Begins with a rate of zero."""
 
-    def configure_optimizers(self) -> Any:
+    def configured(self: Any) -> Any:
         optimizer = SGD(self.parameters(), lr=0.2)
         return [optimizer], [LambdaLR(optimizer, lambda round: round / 4)]
 
-
-class Still(Lit):
-    """Has a rate of zero."""
-
-    def configure_optimizers(self) -> SGD:
-        return SGD(self.parameters(), lr=0.0)
+    return module(configure_optimizers=configured)
 
 
 def test_a_rate_may_be_zero() -> None:
     fit = trainer(rounds=3)
-    fit.fit(WarmedUp(), data())
+    fit.fit(warmed_up(), data())
     assert [*fit.history["local/lr"]] == pytest.approx([0.0, 0.05, 0.1])
-    before = Lit().outer.weight
-    assert torch.equal(fitted(Still()).outer.weight, before)
+    assert torch.equal(fitted(Lit(partial(SGD, lr=0.0))).outer.weight, Lit().outer.weight)
 
 
 @pytest.mark.parametrize("method", ["scaffold", "fedtoga", "fednova"])
 def test_a_method_that_divides_by_a_rate_of_zero_is_refused(method: str) -> None:
     with pytest.raises(fl.UserError, match="rate of round 1 is 0"):
-        fitted(WarmedUp(), algorithm=method)
+        fitted(warmed_up(), algorithm=method)

