@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
+from shlex import split
 from typing import Any
 
 import jobs
@@ -41,7 +42,8 @@ def table(folder: Path) -> list[dict[str, str]]:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "one"
-    with pictures.drawn():
+    with pictures.drawn(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["digits.py", "--lr", "cosine(0.1, 0)"])
         experiment(folder).run()
     return folder
 
@@ -95,7 +97,8 @@ def test_the_configuration_repeats_the_run(finished, tmp_path):
     config = load((finished / "config.yaml").read_text())
     assert config["algorithm"].items() >= {"name": "scaffold", "correction_lr": "current"}.items()
     environment = load((finished / "environment.yaml").read_text())
-    assert {"torch", "git_commit", "command"} <= set(environment)
+    assert {"torch", "git_commit"} <= set(environment)
+    assert split(environment["command"]) == ["digits.py", "--lr", "cosine(0.1, 0)"]
     again = tmp_path / "again"
     experiment(again, "--config", str(finished / "config.yaml"), algorithm="fedavg", rounds=1).run()
     assert jobs.results(again) == jobs.results(finished)
