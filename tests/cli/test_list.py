@@ -128,6 +128,14 @@ def test_a_new_file_runs_as_it_says(kind, tmp_path, monkeypatch, capsys):
     assert "round 2/2" in capsys.readouterr().out
 
 
+def test_a_new_file_is_named_as_recipes_read_it(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        entry.main(["new", "callback", str(tmp_path / "mine")])
+    assert stop.value.code == 2
+    assert "mine.py" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
+
+
 def test_no_file_is_overwritten(tmp_path, capsys):
     (tmp_path / "mine.py").write_text("mine")
     with pytest.raises(SystemExit) as stop:
