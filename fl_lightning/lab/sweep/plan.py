@@ -149,8 +149,7 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
             same.cells.append(cell)
             continue
         folder = _new_folder(runs, cell, seed, {*existing, *(job.folder for job in jobs)})
-        kinds = {kind: choice.default for kind, choice in experiment.offered.items()}
-        defaults = kinds | component_defaults(experiment.chosen)
+        defaults = component_defaults(experiment.chosen)
         shortens = not given(further).isdisjoint({"rounds", "config"})
         whole = experiment_of(str(recipe), line) if shortens else experiment
         rounds, logs = whole.config["rounds"], runs / "logs"
