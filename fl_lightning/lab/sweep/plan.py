@@ -160,7 +160,8 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
         jobs.append(job)
         by_results[results] = job
     for score in map(make_score, table.scores):
-        if score.needs and not any(job.config[score.needs] for job in jobs):
+        option, _, value = score.needs.partition(" ")
+        if option and not any((of := job.config[option]) and value in str(of) for job in jobs):
             raise UserError(f"no run would record {score.name}: add {flag_of(score.needs)}")
     return jobs
 
