@@ -5,6 +5,8 @@
 The same module trains in a Trainer: Trainer(max_epochs=5).fit(DigitsModule(), loader).
 """
 
+from argparse import ArgumentParser
+
 import torch
 from lightning import LightningModule
 from sklearn.datasets import load_digits
@@ -45,6 +47,7 @@ class DigitsModule(LightningModule):
 
 
 if __name__ == "__main__":
+    ArgumentParser(description=__doc__).parse_args()  # it has no options
     images, labels = load_digits(return_X_y=True)
     rows = torch.tensor(images / 16).float(), torch.tensor(labels)
 

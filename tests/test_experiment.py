@@ -5,6 +5,7 @@ import re
 import sys
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
+from shlex import split
 from typing import Any
 
 import jobs
@@ -38,7 +39,9 @@ def table(folder: Path) -> list[dict[str, str]]:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "one"
-    experiment(folder).run()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["digits.py", "--lr", "cosine(0.1, 0)"])
+        experiment(folder).run()
     return folder
 
 
@@ -79,7 +82,8 @@ def test_the_configuration_repeats_the_run(finished, tmp_path):
     config = load((finished / "config.yaml").read_text())
     assert config["algorithm"].items() >= {"name": "scaffold", "correction_lr": "current"}.items()
     environment = load((finished / "environment.yaml").read_text())
-    assert {"torch", "git_commit", "command"} <= set(environment)
+    assert {"torch", "git_commit"} <= set(environment)
+    assert split(environment["command"]) == ["digits.py", "--lr", "cosine(0.1, 0)"]
     again = tmp_path / "again"
     experiment(again, "--config", str(finished / "config.yaml"), algorithm="fedavg", rounds=1).run()
     assert jobs.results(again) == jobs.results(finished)

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fl_lightning.cli.recipes import preset
-from fl_lightning.errors import UserError
+from fl_lightning.cli.recipes import preset, presets
+from fl_lightning.errors import UserError, nearest
 from fl_lightning.runs.config import flat, load
 
 TABLE_KEYS = frozenset(
@@ -75,6 +75,9 @@ def _beside(file: str, name: str) -> str:
 def _read(file: str) -> dict[Any, Any]:
     try:
         content = load(preset(file).read_text("utf-8"))
+    except FileNotFoundError:
+        near = nearest(file, presets())
+        raise UserError(f"there is no file and no preset {file!r}{near}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read the configuration {file}: {error}") from None
     content = {} if content is None else content

@@ -20,6 +20,8 @@ FOLDER = next(
 )
 """In the installed package, or next to it in a clone."""
 
+PRESETS = FOLDER / "presets"
+
 TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
@@ -82,9 +84,15 @@ def experiment_of(recipe: str, argv: Sequence[str]) -> Any:
     return collected[0]
 
 
+def presets() -> list[str]:
+    """The names of the installed presets, such as `fedssg/table4`."""
+    files = sorted(PRESETS.rglob("*.yaml"))
+    return [file.relative_to(PRESETS).with_suffix("").as_posix() for file in files]
+
+
 def preset(name: str) -> Path:
     """The file of that name, or the installed preset, such as `fedssg/table4`."""
-    installed = FOLDER / "presets" / name
+    installed = PRESETS / name
     candidates = Path(expanduser(name)), installed, installed.with_name(f"{installed.name}.yaml")
     return next((file for file in candidates if file.is_file()), Path(name))
 
@@ -96,6 +104,8 @@ def new(argv: Sequence[str]) -> None:
     parser.add_argument("kind", choices=sorted(templates))
     parser.add_argument("file", type=Path, help="such as mine.py")
     o = parser.parse_args(argv)
+    if o.file.suffix != ".py":  # options name functions of such files alone
+        parser.error(f"{o.file} is no Python file: name it {o.file.with_suffix('.py')}")
     text = templates[o.kind].read_text().replace(f"{o.kind}.py", quote(str(o.file)))
     try:
         with o.file.open("x") as file:

@@ -1,5 +1,6 @@
 """Sources of texts, tables and made samples, whose clients are part of the data."""
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,6 +37,8 @@ def topics(length: PositiveInt = 64, test: OpenFraction = 0.2) -> FederatedData:
 def text_folder(root: Path, length: PositiveInt = 64, test: OpenFraction = 0.2) -> FederatedData:
     """Next characters of the files `root/*.txt`, each of which is a client.
 
+    Files that are shorter than two samples are left out with a warning.
+
     Args:
         root: The folder.
         length: Characters of a sample.
@@ -65,6 +68,12 @@ def _next_characters(texts: Mapping[str, str], length: int, test: float) -> Fede
     if not blocks:
         raise UserError(
             f"no text has {2 * length + 1} characters: give longer ones, or --data.length"
+        )
+    if short := sorted(texts.keys() - blocks.keys()):
+        warnings.warn(
+            f"{len(short)} of {len(texts)} texts have less than {2 * length + 1} characters and "
+            f"are left out, such as {short[0]!r}: --data.length gives shorter samples",
+            stacklevel=2,
         )
     owners = [name for name, block in blocks.items() for _ in block]
     rows = torch.cat([*blocks.values()])

@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
+from os.path import abspath
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -100,6 +101,8 @@ def _chunks(path: Any, target: str, owner: str | None) -> Iterator[DataFrame]:
                 yield chunk
     except UserError:
         raise
+    except FileNotFoundError:
+        raise UserError(f"there is no file {abspath(path)}: name a CSV file") from None
     except Exception as error:  # files that are compressed fail in many ways
         said = str(error).removeprefix("Error tokenizing data. ").strip()  # the rest has the line
         raise UserError(

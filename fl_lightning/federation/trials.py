@@ -241,10 +241,10 @@ def _checked_loss(loss: TaskLoss, out: Any, y: Any, module: nn.Module) -> Tensor
         raise
     except Exception as error:
         kinds = ", ".join(f"{t.dtype} of shape {tuple(t.shape)}" for t in tree_leaves(y))
-        fix = "choose another loss, such as mse, or other targets"
+        such = ", such as mse," if is_cross_entropy(loss) else ""
         raise ModelError(
-            f"the loss {name} cannot compare the output of {class_name(module)} with two "
-            f"targets, {kinds} ({first_sentence(error)}): {fix}"
+            f"the loss {name} cannot compare the output of {class_name(module)} with two targets, "
+            f"{kinds} ({first_sentence(error)}): choose another loss{such} or other targets"
         ) from error
     value = one_number(returned, "the loss of the task", ModelError)
     if _compares_each_with_each(loss, out, y, value):

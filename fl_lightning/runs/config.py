@@ -14,6 +14,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
+from fl_lightning.algorithms.modifiers import PARTS
 from fl_lightning.algorithms.registry import functions
 from fl_lightning.core.curves import Curve
 from fl_lightning.core.curves import read as read_curve
@@ -244,5 +245,5 @@ EFFECTS = marks(Effect)
 
 DEFAULTS = {
     f.name: plain(f.default) for f in fields(Options) if f.name not in PLACE | OF_SOME_ALGORITHMS
-}
-"""The defaults of the general options, but for those that an algorithm may not use."""
+} | {part: next(iter(makers)) for part, makers in PARTS.items()}
+"""The defaults of general options, but for those that an algorithm may not use, and of `PARTS`."""

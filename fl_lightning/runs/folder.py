@@ -12,7 +12,7 @@ from functools import cache
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
-from shlex import quote
+from shlex import join, quote
 from subprocess import DEVNULL
 from typing import Any, TextIO
 
@@ -165,7 +165,7 @@ def _environment(fabric: Fabric, chosen: Mapping[str, Chosen]) -> dict[str, Any]
     """The command, hardware, versions, git commit of this package, and what `find_chosen` needs."""
     packages = "torch", "torchvision", "lightning", "torchmetrics", "numpy"
     return {
-        "command": " ".join(sys.argv),
+        "command": join(sys.argv),
         "precision": fabric.strategy.precision.precision,
         "ranks": fabric.world_size,
         "threads": torch.get_num_threads(),

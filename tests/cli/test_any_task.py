@@ -122,6 +122,13 @@ def test_a_text_in_another_encoding_is_refused(tmp_path):
         text_folder(tmp_path)
 
 
+def test_a_text_shorter_than_two_samples_is_left_out_with_a_warning(tmp_path):
+    for name, text in {"a": "abcd" * 9, "b": "abcd"}.items():
+        (tmp_path / f"{name}.txt").write_text(text)
+    with pytest.warns(UserWarning, match="1 of 2 texts .* 'b'"):
+        assert [*text_folder(tmp_path, length=4).names] == ["a"]
+
+
 @pytest.mark.parametrize("model", [char_lstm, char_transformer])
 def test_next_characters_of_texts_are_learned_with_parallel_clients_too(model, tmp_path):
     texts = {"a": "abcd " * 40, "b": "dcba " * 30, "c": "abab " * 20}

@@ -40,6 +40,9 @@ NAMES = [
     ("--callback sharpness --callback sharpness:rho=0.1", "measure twice"),
     ("--callback nowhere.py:Mine", "no file 'nowhere.py'"),
     ("--run-dir=", "--run-dir"),
+    ("--data nowhere.csv --data.target y --data.clients c", "no file /"),
+    ("--config fedsg/table4", "did you mean fedssg/table4"),
+    ("--loss mse", "choose another loss or other targets"),
 ]
 
 

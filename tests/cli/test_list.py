@@ -79,6 +79,15 @@ def test_an_explanation_fits_a_terminal(name, capsys):
     assert not any(words in said for words in ("<function", "<lambda", " object at 0x", "\\"))
 
 
+@pytest.mark.parametrize("recipe", ["lightning_module", "sam_in_lightning", "toy"])
+def test_recipes_that_are_no_experiments_show_their_help_too(recipe, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(SystemExit, match="0"):
+        entry.main(["run", recipe, "--help"])
+    assert f"usage: {recipe}.py" in capsys.readouterr().out
+
+
 def test_a_terminal_is_told_at_once_that_a_command_loads_torch(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     entry.main(["run", "--help"])
@@ -126,6 +135,14 @@ def test_a_new_file_runs_as_it_says(kind, tmp_path, monkeypatch, capsys):
     assert command[:2] in (["fl-lightning", "run"], ["python", "my own.py"])
     entry.main(["run", *command[2 if "run" in command else 1 :], *SMALL])
     assert "round 2/2" in capsys.readouterr().out
+
+
+def test_a_new_file_is_named_as_recipes_read_it(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        entry.main(["new", "callback", str(tmp_path / "mine")])
+    assert stop.value.code == 2
+    assert "mine.py" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
 
 
 def test_no_file_is_overwritten(tmp_path, capsys):

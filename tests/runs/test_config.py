@@ -65,7 +65,9 @@ def test_a_file_of_data_may_move_and_one_of_a_method_may_not(tmp_path):
 
 def test_an_option_that_an_older_run_lacks_has_its_default(tmp_path):
     (tmp_path / "config.yaml").write_text("algorithm: {name: fedavg}\nrounds: 3\nseed: 0\n")
-    assert Config.read(tmp_path)["sampling"] == Options().sampling == "fixed"
+    read = Config.read(tmp_path)
+    assert read["sampling"] == Options().sampling == "fixed"
+    assert (read["perturb"], read["server_optimizer"]) == ("none", "mean")
 
 
 OWN = """

@@ -23,7 +23,7 @@ from fl_lightning.cli.arguments import (
     options_of,
 )
 from fl_lightning.cli.error_messages import exit_with_message
-from fl_lightning.cli.recipes import FOLDER, preset, recipes
+from fl_lightning.cli.recipes import PRESETS, preset, recipes
 from fl_lightning.core.constraints import PositiveInt, check
 from fl_lightning.distributed.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from fl_lightning.errors import UserError
@@ -115,8 +115,9 @@ class TableOptions:
         """The folder of the runs: one for all presets of a paper, so that its tables share runs."""
         if self.runs:
             return self.runs
-        file, presets = preset(self.table).resolve(), FOLDER.resolve() / "presets"
-        return Path("runs", file.parent.name if file.is_relative_to(presets) else file.stem)
+        file = preset(self.table).resolve()
+        installed = file.is_relative_to(PRESETS.resolve())
+        return Path("runs", file.parent.name if installed else file.stem)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -201,7 +202,7 @@ def parse(argv: Sequence[str]) -> tuple[TableOptions, list[str]]:
     parser = ArgumentParser("fl-lightning table FILE", description=__doc__)
     add_parameters(parser, options_of(TableOptions)[1:])
     if not argv or argv[0].startswith("-"):
-        parser.parse_args(argv or ["--help"])  # --help
+        parser.parse_known_args(argv or ["--help"])  # --help
         parser.error("the table comes first: fl-lightning table fedssg/table4 --seeds 0,1,2")
     options, further = parser.parse_known_args(argv[1:])
     fixed = {**FIXED, "seed": "--seeds", "algorithm": "--methods"}

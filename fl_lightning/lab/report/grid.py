@@ -88,7 +88,8 @@ def grid(
                 f"{score.name} is blank where it was not recorded, or NaN: {', '.join(lacking)}"
             )
         if short := int(results["short"].sum()):
-            which = f"{short} of the {len(runs)} runs have" if len(runs) > 1 else "the run has"
+            which = f"{short} of the {len(runs)} runs" if len(runs) > 1 else "the run"
+            which += " has" if short == 1 else " have"
             notes.append(f"{score.name}: {which} fewer evaluations, and the mean is over all")
         cells = _cells(results.assign(row=rows, column=columns), score, spread)
         cells = cells.reindex(every).assign(published=nan)

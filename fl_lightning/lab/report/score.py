@@ -46,7 +46,8 @@ class Score:
         higher_is_better: None if neither is.
         spread: What the deviation within a run is over, `rounds` or `clients`; empty for none.
         to_target: Whether it counts what a run spent until it reached a target.
-        needs: The option without which no run records it; empty for none.
+        needs: The option, and what its value contains, without which no run records it, such as
+            `callback gradients`; empty for none.
     """
 
     name: str
@@ -196,7 +197,9 @@ SCORES: dict[str, Callable[..., Score]] = {make.__name__: make for make in _SCOR
     "seconds_to": partial(to_target, "s", ["time/train_s"]),  # of local training
     "mb_to": partial(to_target, "MB", ["comm/uplink_mb", "comm/downlink_mb"]),  # of all clients
     "uplink_to": partial(to_target, "MB sent", ["comm/uplink_mb"], digits=2),
-    "gradients_to": partial(to_target, "gradients", ["client/gradients"], needs="callback"),
+    "gradients_to": partial(
+        to_target, "gradients", ["client/gradients"], needs="callback gradients"
+    ),
 }
 """The scores by name. A number may follow a colon: `last:50`, `rounds_to:80`."""
 

@@ -33,7 +33,8 @@ def layout(table: TableFile, jobs: Sequence[Job]) -> list[Table]:
         notes, caption = [*notes, *more], f"; best of {tuned} by {table.scores[0]}"
     shortened = {f"{n} of {j.rounds}" for j in jobs if (n := j.config["rounds"]) != j.rounds}
     if shortened:
-        caption += f"; {', '.join(sorted(shortened))} rounds: not compared with published numbers"
+        left_out = ": not compared with published numbers" * bool(table.published)
+        caption += f"; {', '.join(sorted(shortened))} rounds{left_out}"
         table = replace(table, published={})
     if missing := sum(job.state != "finished" for job in jobs):
         caption += f"; {missing} of {len(jobs)} runs are missing"

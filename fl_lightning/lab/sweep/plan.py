@@ -149,8 +149,7 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
             same.cells.append(cell)
             continue
         folder = _new_folder(runs, cell, seed, {*existing, *(job.folder for job in jobs)})
-        kinds = {kind: choice.default for kind, choice in experiment.offered.items()}
-        defaults = kinds | component_defaults(experiment.chosen)
+        defaults = component_defaults(experiment.chosen)
         shortens = not given(further).isdisjoint({"rounds", "config"})
         whole = experiment_of(str(recipe), line) if shortens else experiment
         rounds, logs = whole.config["rounds"], runs / "logs"
@@ -161,7 +160,8 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
         jobs.append(job)
         by_results[results] = job
     for score in map(make_score, table.scores):
-        if score.needs and not any(job.config[score.needs] for job in jobs):
+        option, _, value = score.needs.partition(" ")
+        if option and not any((of := job.config[option]) and value in str(of) for job in jobs):
             raise UserError(f"no run would record {score.name}: add {flag_of(score.needs)}")
     return jobs
 

@@ -143,6 +143,7 @@ def test_a_mean_over_fewer_evaluations_than_named_is_noted(tmp_path):
     table = compared(tmp_path).table(["last:3", "last:2", "final", "test/accuracy:3"])
     noted = [note.partition(" of the")[0] for note in table.notes]
     assert noted == ["last 3, %: 1", "last 3, test/accuracy: 1"]
+    assert "1 of the 2 runs has fewer" in table.notes[0]
 
 
 def test_rounds_to_an_accuracy_are_blank_of_runs_without_one(tmp_path):

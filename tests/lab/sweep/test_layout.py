@@ -174,5 +174,8 @@ def test_shortened_runs_are_not_compared_with_published_numbers(
     jobs = planned(SMALL + METHODS + published, *shortened.split(), short="rounds: 1\n")
     finished(jobs[1], 0.5)
     [shown] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
-    assert "1 of 2 rounds" in shown.caption
+    assert "1 of 2 rounds: not compared" in shown.caption
     assert "3.25" not in shown.markdown()
+    (tmp_path / "table.yaml").write_text(SMALL + METHODS)
+    [shown] = layout(TableFile.read("table.yaml"), jobs)
+    assert "1 of 2 rounds; 1 of 2 runs are missing" in shown.caption

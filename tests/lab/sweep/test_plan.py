@@ -38,11 +38,14 @@ def test_a_wrong_option_of_a_columns_method_is_refused_and_the_cell_named(option
 
 
 @pytest.mark.parametrize(
-    ("score", "needed"), [("gradients_to:50", "--callback"), ("personal", "--finetune-epochs")]
+    ("score", "needed"),
+    [("gradients_to:50", "--callback gradients"), ("personal", "--finetune-epochs")],
 )
 def test_a_score_that_no_run_would_record_is_refused_before_the_runs(score, needed, planned):
+    text = f"{SMALL}{METHODS}callback: state_norms\nscore: [last, '{score}']\n"
     with pytest.raises(UserError, match=needed):
-        planned(f"{SMALL}{METHODS}score: [last, '{score}']\n")
+        planned(text)
+    assert planned(text, *needed.split(), *["1"] * ("epochs" in needed))
 
 
 def test_methods_of_a_table_may_be_your_own(planned, tmp_path):

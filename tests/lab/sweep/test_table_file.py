@@ -82,6 +82,10 @@ def test_options_of_the_command_are_checked(argv, words, tmp_path, sentence):
     assert all(word in text for word in words)
 
 
+def test_options_before_the_table_are_refused(sentence):
+    assert "the table comes first" in sentence(main, ["table", "--seeds", "0", "mine.yaml"])
+
+
 def test_a_table_without_rows_is_refused_unless_the_command_names_some(tmp_path, sentence):
     file = tmp_path / "table.yaml"
     file.write_text(SMALL + "algorithm: fedavg\nsweep: {lr: [0.1, 0.3]}\n")
