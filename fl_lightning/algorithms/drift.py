@@ -200,7 +200,7 @@ def mimelite(beta: opt.Momentum = 0.9) -> Algorithm:
         visit. It averages by size (`--weighting by_size`), and its steps are 1 / (1 - beta) times
         as long. Mime, which asks the whole cohort for its G_i before it trains, is not offered.
     """
-    return Algorithm(terms.ServedMomentum(beta))
+    return Algorithm(terms.FixedMomentum(beta))
 
 
 @checked

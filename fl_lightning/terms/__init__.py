@@ -23,9 +23,9 @@ from fl_lightning.terms.drift import CenteredGradientVariate as CenteredGradient
 from fl_lightning.terms.drift import ClientMomentum as ClientMomentum
 from fl_lightning.terms.drift import Clip as Clip
 from fl_lightning.terms.drift import ControlVariate as ControlVariate
+from fl_lightning.terms.drift import FixedMomentum as FixedMomentum
 from fl_lightning.terms.drift import MovingVariate as MovingVariate
 from fl_lightning.terms.drift import Proximal as Proximal
-from fl_lightning.terms.drift import ServedMomentum as ServedMomentum
 from fl_lightning.terms.dual import AugmentedModel as AugmentedModel
 from fl_lightning.terms.dual import CohortDual as CohortDual
 from fl_lightning.terms.dual import CohortLinearDual as CohortLinearDual

@@ -110,7 +110,7 @@ class ClientMomentum(Term):
 
 
 @dataclass(frozen=True)
-class ServedMomentum(Term):
+class FixedMomentum(Term):
     """MimeLite's momentum, which rests during a visit: `(1 - beta) g + beta m`.
 
     The server updates m by the cohort's gradients at w^t, `m <- (1 - beta) mean(g(w^t)) + beta m`,
