@@ -138,7 +138,7 @@ class FixedMomentum(Term):
 class BiasEstimate(Term):
     """AdaBest: `g - h_i`, with `h_i <- h_i / (rounds since the last visit) + mu (w^t - u_i)`.
 
-    The server goes on from the cohort's mean model by beta times the move from the mean before.
+    The server adds to the mean model of the cohort beta times what it has moved since the last one.
     """
 
     mu: NonNegativeFloat = 0.1
