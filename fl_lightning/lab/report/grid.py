@@ -91,6 +91,7 @@ def grid(
             which = f"{short} of the {len(runs)} runs" if len(runs) > 1 else "the run"
             which += " has" if short == 1 else " have"
             notes.append(f"{score.name}: {which} fewer evaluations, and the mean is over all")
+        made[place] = score = score.with_digits(results["value"])
         cells = _cells(results.assign(row=rows, column=columns), score, spread)
         cells = cells.reindex(every).assign(published=nan)
         if not place:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil, isnan, nan
+from math import ceil, floor, isnan, log10, nan
 from typing import Annotated, NamedTuple
 
 from pandas import DataFrame, Series, read_csv
@@ -42,12 +42,13 @@ class Score:
     Attributes:
         name: The heading of its column.
         of: The result of a run.
-        digits: Digits after the point.
+        digits: Digits after the point, at least.
         higher_is_better: None if neither is.
         spread: What the deviation within a run is over, `rounds` or `clients`; empty for none.
         to_target: Whether it counts what a run spent until it reached a target.
         needs: The option, and what its value contains, without which no run records it, such as
             `callback gradients`; empty for none.
+        significant: Whether the largest value shall have two digits other than leading zeros.
     """
 
     name: str
@@ -57,6 +58,13 @@ class Score:
     spread: str = ""
     to_target: bool = False
     needs: str = ""
+    significant: bool = False
+
+    def with_digits(self, values: "Series[float]") -> "Score":
+        """The score with the digits that these values need."""
+        if not (self.significant and values.max() > 0):
+            return self
+        return replace(self, digits=max(self.digits, 1 - floor(log10(values.max()))))
 
     def format(self, mean: float, deviation: float, runs: int, reached: int) -> str:
         """The text of a cell: empty without a mean, `800+` if no run reached the target."""
@@ -138,7 +146,8 @@ def to_target(
         return Result(value, reached=len(reached) > 0)
 
     name = f"{unit} to {target:g}%"
-    return Score(name, of, digits, higher_is_better=False, to_target=True, needs=needs)
+    counts = {"to_target": True, "significant": bool(tags)}
+    return Score(name, of, digits, higher_is_better=False, needs=needs, **counts)
 
 
 @checked

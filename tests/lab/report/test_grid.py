@@ -4,7 +4,7 @@ import subprocess
 from shutil import which
 
 import pytest
-from pandas import DataFrame
+from pandas import DataFrame, Series
 from run_folders import cells, compared, marked, run
 
 from fl_lightning.lab import report
@@ -22,7 +22,7 @@ def test_the_numbers_are_those_worked_out_by_hand(tmp_path):
     assert row["best, %"] == "80.00 ± 14.14"  # 70 and 90
     assert row["last 10, %"] == "61.67 ± 2.36"  # 60 and 63.33
     assert row["rounds to 70%"] == "2 ± 1"  # 2 and 3: 2.5, rounded to even
-    assert row["MB to 70%"] == "8 ± 2"  # three a round
+    assert row["MB to 70%"] == "7.5 ± 2.1"  # three a round
     assert row["s a round"] == "0.500 ± 0.000"
 
 
@@ -33,7 +33,7 @@ def test_one_run_has_no_deviation_and_its_last_ten_evaluations_are_ten(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("second", "rounds", "mb"), [([0.5, 0.9], "in 1 of 2", "in 1 of 2"), ([0.5, 0.5], "2+", "6+")]
+    ("second", "rounds", "mb"), [([0.5, 0.9], "in 1 of 2", "in 1 of 2"), ([0.5, 0.5], "2+", "6.0+")]
 )
 def test_a_target_that_not_all_reach_has_no_mean(second, rounds, mb, tmp_path):
     run(tmp_path / "a", [0.5, 0.6], seed=0)
@@ -151,7 +151,7 @@ def test_rounds_to_an_accuracy_are_blank_of_runs_without_one(tmp_path):
     run(tmp_path / "b", [0.1, 0.8], algorithm="fedsam", score="test/rmse")
     shown = compared(tmp_path).table(["rounds_to:70", "mb_to:70"])
     assert shown.text["rounds to 70%"].tolist() == ["2", ""]
-    assert shown.text["MB to 70%"].tolist() == ["6", ""]
+    assert shown.text["MB to 70%"].tolist() == ["6.0", ""]
     assert all(str(tmp_path / "b") in note for note in shown.notes)
 
 
@@ -205,7 +205,12 @@ def test_a_table_in_latex_has_common_headings_papers_names_and_true_minuses(tmp_
 def test_seconds_to_a_target_are_those_of_training(tmp_path):
     run(tmp_path / "a", [0.5, 0.8, 0.9], seconds="time/train_s")
     (row,) = cells(compared(tmp_path), "seconds_to:80", "time/train_s")
-    assert (row["s to 80%"], row["time/train_s"]) == ("1", "0.5000")
+    assert (row["s to 80%"], row["time/train_s"]) == ("1.0", "0.5000")
+
+
+@pytest.mark.parametrize(("largest", "digits"), [(0.034, 3), (0.34, 2), (3.4, 1), (34, 0), (0, 0)])
+def test_small_amounts_have_two_digits(largest, digits):
+    assert make_score("mb_to:80").with_digits(Series([0.0, largest])).digits == digits
 
 
 @pytest.mark.parametrize("tag", ["train_loss", "norm"])
