@@ -111,7 +111,7 @@ class TrainingLoss:
 
 
 def counted_samples(loss: TaskLoss, data: DeviceDataset, index: Tensor) -> Tensor:
-    """The samples of an index but for those of the class that a cross entropy leaves out."""
+    """The samples of an index without the class that a cross entropy leaves out."""
     left_out = option(loss, "ignore_index", IGNORED)
     if not is_cross_entropy(loss) or (data.classes and not 0 <= left_out < len(data.classes)):
         return index  # most data sets: to choose among them would wait for a GPU
