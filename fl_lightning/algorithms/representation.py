@@ -195,7 +195,7 @@ def fedgkd(gamma: NonNegativeFloat = 0.1, models: PositiveInt = 5, tau: opt.Tau 
         Yao et al., IEEE TC 2024, https://arxiv.org/abs/2107.00051
 
     Released code:
-        Its commands have these defaults. FedGKD-VOTE, with a teacher for each model, is not offered.
+        Its commands have these values. FedGKD-VOTE, with a teacher for each model, is not offered.
     """
     return Algorithm(terms.RecentTeacher(gamma, models, tau))
 
