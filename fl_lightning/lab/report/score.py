@@ -146,8 +146,8 @@ def to_target(
         return Result(value, reached=len(reached) > 0)
 
     name = f"{unit} to {target:g}%"
-    counts = {"to_target": True, "significant": bool(tags)}
-    return Score(name, of, digits, higher_is_better=False, needs=needs, **counts)
+    made = Score(name, of, digits, higher_is_better=False, to_target=True, needs=needs)
+    return replace(made, significant=bool(tags))
 
 
 @checked
