@@ -56,6 +56,7 @@ TASKS = {task.__name__: task for task in (image, text, table, lightning)}
 REFUSED: dict[tuple[str, str], str] = {
     **{("feddisco", task): "classes of their samples" for task in ("text", "table")},
     ("fedntd", "table"): "of classes",
+    ("fedgkd", "table"): "of classes",
     **{("fedbn", task): "no parameter of the part 'norm'" for task in TASKS},
     ("gradient_projection", "table"): "of classes",
     ("fedgmt", "table"): "of classes",
