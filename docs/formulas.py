@@ -6,15 +6,38 @@ A formula has rows `label: LaTeX`; further lines of a row are indented more. Par
 """
 
 import re
+from collections.abc import Callable
 from html import escape
 from textwrap import dedent
 from typing import Any
+
+from fl_lightning import Algorithm
+from fl_lightning.algorithms.registry import sections
+from fl_lightning.core.weighting import by_size, uniform
 
 MACROS = {
     r"\\mean_S": r"\\frac{1}{M} \\sum_{i \\in S}",
     r"\\mean_N": r"\\frac{1}{N} \\sum_{i=1}^{N}",
     r"\\unit\{((?:[^{}]|\{[^{}]*\})*)\}": r"\\frac{\1}{\\|\1\\|}",
 }
+
+STEP = r"step: w \gets w - \eta\, g(w)"
+SERVER = {
+    by_size: r"server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)",
+    uniform: r"server: w^{t+1} = w^t + \mean_S (u_i - w^t)",
+}
+"""FedAvg's, the server's by the aggregation weights."""
+
+
+def of_method(make: Callable[..., Algorithm]) -> str:
+    """The formula of a method; a step and a server that its docstring leaves out are FedAvg's."""
+    lines = re.split(r"\n(?=\S)", dedent(sections(make)["Formula"]).strip())
+    labels = [line.partition(":")[0] for line in lines]
+    if labels[first := labels.count("start")] == "server":
+        lines.insert(first, STEP)
+    if "server" not in labels:
+        lines.append(SERVER[make().weight])
+    return "\n".join(lines)
 
 
 def rows(text: str) -> list[tuple[str, list[str]]]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from citations import bibtex
 from curves import options, picture
 from evidence import recordings, reproduced
+from formulas import of_method
 from typing_extensions import Doc
 
 from fl_lightning import Algorithm, Term
@@ -20,13 +21,7 @@ from fl_lightning.algorithms.registry import ALGORITHMS, FAMILIES, functions
 from fl_lightning.cli.algorithms import costs_in_models
 from fl_lightning.core.constraints import Range, metadata
 from fl_lightning.core.term import with_inner
-from fl_lightning.core.weighting import by_size, uniform
 
-FEDAVG_STEP = r"step: w \gets w - \eta\, g(w)"
-FEDAVG_SERVER = {
-    by_size: r"server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)",
-    uniform: r"server: w^{t+1} = w^t + \mean_S (u_i - w^t)",
-}
 COST_HEADINGS = "sends", "receives", "keeps", "gradients a step"
 COST_NOTE = (
     "Counted by running the terms. Sent, received and kept numbers are multiples of the model's "
@@ -54,24 +49,13 @@ LETTERS = {
 }
 
 
-def formula(make: Callable[..., Algorithm]) -> str:
-    """The formula of a method; a step and a server that its docstring leaves out are FedAvg's."""
-    rows = re.split(r"\n(?=\S)", textwrap.dedent(sections(make)["Formula"]).strip())
-    labels = [row.partition(":")[0] for row in rows]
-    if labels[first := labels.count("start")] == "server":
-        rows.insert(first, FEDAVG_STEP)
-    if "server" not in labels:
-        rows.append(FEDAVG_SERVER[make().weight])
-    return "\n".join(rows)
-
-
 def page(name: str) -> str:
     """The page of one method, in Markdown."""
     make = ALGORITHMS[name]
     algorithm = make()
     heading, summary = headline(make)
     lines = [f"# {heading}", "", summary, ""]
-    lines += ["```formula", formula(make), "```", ""]
+    lines += ["```formula", of_method(make), "```", ""]
     lines += [FORMULA_NOTE, ""]
     lines += ["```sh", command(name), "```", "", "```python"]
     lines += ["from fl_lightning import algorithms", "", f"algorithms.{name}()", "```", ""]
