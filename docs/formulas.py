@@ -12,7 +12,7 @@ from textwrap import dedent
 from typing import Any
 
 from fl_lightning import Algorithm
-from fl_lightning.algorithms.registry import sections
+from fl_lightning.core.docstrings import sections
 from fl_lightning.core.weighting import by_size, uniform
 
 MACROS = {

@@ -10,13 +10,14 @@ from typing import get_type_hints
 import torch
 from torch import nn
 
-from fl_lightning.algorithms.registry import ALGORITHMS, FAMILIES, functions, sections, summary
+from fl_lightning.algorithms.registry import ALGORITHMS, FAMILIES, functions
 from fl_lightning.cli.arguments import NEEDED, ArgumentParser, options_of
 from fl_lightning.cli.choices import Choice, find_function
 from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import Range, metadata
 from fl_lightning.core.curves import Curve
+from fl_lightning.core.docstrings import sections, summary
 from fl_lightning.core.rehearsal import rehearse
 from fl_lightning.core.term import Term, with_inner
 from fl_lightning.core.vector import Layout

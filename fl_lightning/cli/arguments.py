@@ -11,8 +11,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
-from fl_lightning.algorithms.registry import parameter_help
 from fl_lightning.cli.error_messages import exit_with_error
+from fl_lightning.core.docstrings import parameter_help
 from fl_lightning.errors import UserError
 from fl_lightning.runs.converters import convert, metavar, shown
 

@@ -16,10 +16,11 @@ from typing import Any, cast
 
 from fl_lightning import models
 from fl_lightning.algorithms import modifiers
-from fl_lightning.algorithms.registry import ALGORITHMS, functions, summary
+from fl_lightning.algorithms.registry import ALGORITHMS, functions
 from fl_lightning.callbacks import CALLBACKS
 from fl_lightning.callbacks.metrics import METRICS
 from fl_lightning.cli.arguments import NEEDED, Option, options_of
+from fl_lightning.core.docstrings import summary
 from fl_lightning.core.losses import LOSSES
 from fl_lightning.data import CropFlip, folder_sources, row_sources, schemes, sources
 from fl_lightning.data.image_folder import domain_folder, image_folder

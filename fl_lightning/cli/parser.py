@@ -16,7 +16,6 @@ from inspect import Parameter, signature
 from typing import Any
 
 from fl_lightning.algorithms import modifiers
-from fl_lightning.algorithms.registry import summary
 from fl_lightning.cli.arguments import (
     NEEDED,
     ArgumentParser,
@@ -32,6 +31,7 @@ from fl_lightning.cli.arguments import (
 from fl_lightning.cli.choices import Choice, Selected, callback_help, select
 from fl_lightning.cli.config_files import TABLE_KEYS, read_files
 from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.docstrings import summary
 from fl_lightning.distributed.launch_options import is_first_rank
 from fl_lightning.errors import UserError, nearest
 from fl_lightning.runs.chosen import Chosen

@@ -9,9 +9,10 @@ from typing import Any, Literal
 import torch
 from pandas import Series
 
-from fl_lightning.algorithms.registry import functions, summary
+from fl_lightning.algorithms.registry import functions
 from fl_lightning.cli.arguments import ArgumentParser, add_parameters, check_figures, options_of
 from fl_lightning.cli.error_messages import exit_with_message
+from fl_lightning.core.docstrings import summary
 from fl_lightning.lab.commands import analyses
 from fl_lightning.lab.commands.analyses import Result, Subject
 from fl_lightning.lab.report.comparison import compare
