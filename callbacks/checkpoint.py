@@ -82,7 +82,7 @@ class Checkpoint:
         """Restore the `best.pt` that a last round has replaced, now that a round follows it.
 
         It is the same round again if the run was killed before its checkpoint. Clients' own models
-        after that round are no longer those after the last one.
+        are dropped, since they are of a round that is no longer the last one.
         """
         if not federation.fabric.is_global_zero:
             return

@@ -26,7 +26,7 @@ SERVER = {
     by_size: r"server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)",
     uniform: r"server: w^{t+1} = w^t + \mean_S (u_i - w^t)",
 }
-"""FedAvg's, the server's by the aggregation weights."""
+"""FedAvg's step and server, which depends on the aggregation weights."""
 
 
 def of_method(make: Callable[..., Algorithm]) -> str:

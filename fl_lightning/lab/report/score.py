@@ -48,7 +48,7 @@ class Score:
         to_target: Whether it counts what a run spent until it reached a target.
         needs: The option, and what its value contains, without which no run records it, such as
             `callback gradients`; empty for none.
-        significant: Whether the largest value shall have two digits other than leading zeros.
+        significant: Whether the largest value is shown with two significant digits at least.
     """
 
     name: str
@@ -146,8 +146,15 @@ def to_target(
         return Result(value, reached=len(reached) > 0)
 
     name = f"{unit} to {target:g}%"
-    made = Score(name, of, digits, higher_is_better=False, to_target=True, needs=needs)
-    return replace(made, significant=bool(tags))
+    return Score(
+        name,
+        of,
+        digits,
+        higher_is_better=False,
+        to_target=True,
+        needs=needs,
+        significant=bool(tags),
+    )
 
 
 @checked
