@@ -17,7 +17,7 @@ _PROBLEM = np.load(Path(__file__).parents[1] / "golden" / "problem.npz")
 START: Tensor = torch.from_numpy(_PROBLEM["theta0"])
 X, Y = (torch.from_numpy(_PROBLEM[f"ragged_{name}"]) for name in "xy")
 SIZES: list[int] = _PROBLEM["ragged_sizes"].tolist()
-"""Of ten clients; the samples of each follow those of the one before."""
+"""Of ten clients, whose samples are in their order."""
 COHORTS: list[list[int]] = _PROBLEM["cohorts"].tolist()
 """Four clients a round."""
 BATCH, EPOCHS = 5, 2
@@ -44,7 +44,7 @@ def loss(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def batches(client: int) -> list[tuple[Tensor, Tensor]]:
-    """Those of a visit: two epochs, in order."""
+    """The batches of a visit: two epochs, in order."""
     x, y = (t.split(SIZES)[client].split(BATCH) for t in (X, Y))
     return [*zip(x, y, strict=True)] * EPOCHS
 
