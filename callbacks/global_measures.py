@@ -16,6 +16,7 @@ from fl_lightning.callbacks.bases import (
     over_clients,
     rows_of_all,
 )
+from fl_lightning.callbacks.client_models import ClientModels, Model
 from fl_lightning.callbacks.scoring import (
     Scorer,
     TrainingLoss,
@@ -31,7 +32,6 @@ from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.federation.mean_loss import some_samples
 from fl_lightning.federation.server import load_model
 from fl_lightning.files import atomic, sync
-from fl_lightning.terms.client_models import ClientModels, Model
 
 TABLE = "clients.csv"
 """The file in the run's folder with a row for each client and measured round."""
@@ -117,7 +117,7 @@ class ClassAccuracy(Measure):
 class EvaluateModels(Measure):
     """Adds accuracy and loss of other models than the server's, e.g. `test/accuracy@cohort`.
 
-    The models are kept by a term, `terms.ClientModels`, which the algorithm needs. They are scored
+    The models are kept by a term, `ClientModels`, which the algorithm needs. They are scored
     with the global buffers.
 
     Args:

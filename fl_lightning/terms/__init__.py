@@ -1,4 +1,4 @@
-"""The terms: each one idea of the papers, in the paper's letters.
+"""The terms: each one idea of the papers, in the paper's letters; the methods name the papers.
 
 `fl_lightning.terms.released` has what only released code does.
 """
@@ -13,7 +13,6 @@ from fl_lightning.terms.attacks import LittleIsEnough as LittleIsEnough
 from fl_lightning.terms.attacks import Mean as Mean
 from fl_lightning.terms.attacks import MinMax as MinMax
 from fl_lightning.terms.attacks import SignFlip as SignFlip
-from fl_lightning.terms.client_models import ClientModels as ClientModels
 from fl_lightning.terms.distill import Contrastive as Contrastive
 from fl_lightning.terms.distill import Distill as Distill
 from fl_lightning.terms.distill import NotTrueDistillation as NotTrueDistillation
