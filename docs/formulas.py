@@ -1,17 +1,19 @@
 r"""Formulas of docstrings and pages, as MathML: no scripts, no fonts, nothing from other hosts.
 
 A formula has rows `label: LaTeX`; further lines of a row are indented more. Parts of a row between
-`\quad` are expressions of their own, which a narrow screen shows below each other. `\mean_S` and
-`\mean_N` are the means over the cohort and over all clients, and `\unit{v}` is v over its norm.
+`\quad` are expressions of their own, which a narrow screen shows below each other. A row `as: name`
+stands for the rows of another method. `\mean_S` and `\mean_N` are the means over the cohort and
+over all clients, and `\unit{v}` is v over its norm.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from html import escape
 from textwrap import dedent
 from typing import Any
 
 from fl_lightning import Algorithm
+from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.core.docstrings import sections
 from fl_lightning.core.weighting import by_size, uniform
 
@@ -31,13 +33,20 @@ SERVER = {
 
 def of_method(make: Callable[..., Algorithm]) -> str:
     """The formula of a method; a step and a server that its docstring leaves out are FedAvg's."""
-    lines = re.split(r"\n(?=\S)", dedent(sections(make)["Formula"]).strip())
+    lines = [*_lines(make)]
     labels = [line.partition(":")[0] for line in lines]
     if labels[first := labels.count("start")] == "server":
         lines.insert(first, STEP)
     if "server" not in labels:
         lines.append(SERVER[make().weight])
     return "\n".join(lines)
+
+
+def _lines(make: Callable[..., Algorithm]) -> Iterator[str]:
+    """The rows of a docstring."""
+    for line in re.split(r"\n(?=\S)", dedent(sections(make)["Formula"]).strip()):
+        label, _, name = line.partition(": ")
+        yield from _lines(ALGORITHMS[name]) if label == "as" else [line]
 
 
 def rows(text: str) -> list[tuple[str, list[str]]]:

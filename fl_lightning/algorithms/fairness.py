@@ -8,7 +8,10 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import NonNegativeFloat, checked
 from fl_lightning.terms import Agnostic, FairStep, LossWeight
 
-Q = Annotated[NonNegativeFloat, Doc("Power of the losses; 0 is FedAvg with equal weights.")]
+Q = Annotated[
+    NonNegativeFloat,
+    Doc("Power of the losses (0.001 to 5 in the paper, by data set); 0 is FedAvg, equal weights."),
+]
 
 
 @checked
@@ -22,9 +25,6 @@ def qffl(q: Q = 1.0) -> Algorithm:
     Formula:
         server: w^{t+1} = w^t + \frac{\sum_{i \in S} F_i^q\, (u_i - w^t)}{\sum_{i \in S} F_i^q}
         with: F_i \text{: the loss of } w^t \text{ on the samples of client } i
-
-    Args:
-        q: The paper has 0.001 to 5, by data set.
 
     References:
         Li et al., ICLR 2020, https://arxiv.org/abs/1905.10497
@@ -43,9 +43,6 @@ def qfedavg(q: Q = 1.0) -> Algorithm:
         server: w^{t+1} = w^t + \frac{\sum_{i \in S} F_i^q\, d_i}{\sum_{i \in S} \bigl( F_i^q + q\,
             F_i^{q-1} L\, \|d_i\|^2 \bigr)}, \quad d_i = u_i - w^t, \quad L = \frac{1}{\eta}
         with: F_i \text{: the loss of } w^t \text{ on the samples of client } i
-
-    Args:
-        q: The paper has 0.001 to 5, by data set.
 
     References:
         Li et al., ICLR 2020, https://arxiv.org/abs/1905.10497

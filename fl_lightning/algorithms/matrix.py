@@ -127,15 +127,7 @@ def fedpac_muon(
     As `fedmuon`, with a momentum of 0.95. The authors' learning rate is 0.03.
 
     Formula:
-        start: B = \overline{B}
-        step: B \gets \beta B + (1 - \beta)\, g(w), \quad w \gets w - \eta\, \Bigl[ (1 - \gamma)\, d
-            - \frac{\gamma}{K} \Delta \Bigr]
-        with: d = \mathrm{gain}\, \bigl[\, r\, \mathrm{NS}\bigl(\beta B + (1 - \beta)\, g(w)\bigr) +
-            \lambda w \,\bigr], \quad \mathrm{NS}(U \Sigma V^\top) \approx U V^\top, \quad r =
-            \sqrt{\max(1, \text{rows} / \text{columns})}, \quad \lambda = \mathrm{decay}
-        vectors: d \text{ is the direction of AdamW}
-        server: w^{t+1} = w^t + \mean_S (u_i - w^t), \quad \Delta = \mean_S \frac{u_i - w^t}{\eta},
-            \quad \overline{B} = \mean_S B_i
+        as: fedmuon
 
     References:
         Liu et al., ICML 2026, https://arxiv.org/abs/2602.19271

@@ -272,10 +272,7 @@ def fedsol_ft(
     r"""FedSOL-FT: FedSOL's model, fine-tuned by each client with plain SGD (Lee et al., CVPR 2024).
 
     Formula:
-        step: w \gets w - \eta\, g(w + e), \quad e = \rho\, \Lambda \odot \unit{q} \text{ in the
-            head}
-        with: q = \nabla_w\, \mathrm{KL}_\tau(w^t \,\|\, w), \quad \Lambda = \frac{|w - w^t|}{\|w -
-            w^t\|} \text{ in each column}
+        as: fedsol
         server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)
         fine-tuning: w_i \gets w_i - \eta\, g(w_i), \quad w_i = w^T \text{ at first}
 

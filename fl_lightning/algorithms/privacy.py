@@ -62,10 +62,7 @@ def dp_fedsam(
 
     Formula:
         step: w \gets w - \eta\, g(w + e), \quad e = \rho\, \unit{g(w)}
-        server: w^{t+1} = w^t + \frac{1}{qN} \Bigl( \sum_{i \in S} \delta_i \min\Bigl(1,
-            \frac{C}{\|\delta_i\|}\Bigr) + z\, C\, n \Bigr), \quad \delta_i = u_i - w^t, \quad n
-            \sim \mathcal{N}(0, I)
-        with: q \text{: the probability that a client takes part}
+        as: dp_fedavg
 
     References:
         Shi et al., CVPR 2023, https://arxiv.org/abs/2303.11242
