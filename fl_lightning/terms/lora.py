@@ -25,9 +25,6 @@ class ExactAggregation(Term):
 
     The means are by the aggregation weights. Place it after terms that change the mean update; the
     server's optimizer must apply that as it is.
-
-    References:
-        Singhal et al., ACL 2025, https://arxiv.org/abs/2410.09432
     """
 
     roles = frozenset({"server"})
@@ -52,9 +49,6 @@ class Stacking(ExactAggregation):
     """FLoRA: the base takes the mean of the products, and the adapters begin anew.
 
     A is drawn as peft draws it, uniformly up to 1 / sqrt(inputs), and B is 0.
-
-    References:
-        Wang et al., NeurIPS 2024, https://arxiv.org/abs/2409.05976
     """
 
     def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
@@ -71,9 +65,6 @@ class AlternateRounds(Term):
     """RoLoRA: A rests in the first round, B in the second, and so on in turn.
 
     A part that rests keeps the received weights, and is not sent.
-
-    References:
-        Chen et al., NeurIPS 2025, https://arxiv.org/abs/2502.01755
     """
 
     roles = frozenset({"select"})
@@ -115,9 +106,6 @@ class UnequalRanks(Term):
     Attributes:
         ranks: The clients' ranks, in turn: client i has `ranks[i % len(ranks)]`.
         by_norm: Weigh clients by the norm of their products s B A, too.
-
-    References:
-        Cho et al., EMNLP 2024, https://arxiv.org/abs/2401.06432
     """
 
     ranks: tuple[PositiveInt, ...] = (2, 4, 8)

@@ -124,13 +124,8 @@ class MoreauEnvelope(Term):
     """pFedMe's step along `lam (w - theta_i)`, the gradient of the loss's Moreau envelope at w.
 
     theta_i takes plain steps down `f(theta) + mu/2 |theta|^2 + lam/2 |theta - w|^2` on the batch,
-    from where the step before left it; a visit begins with `theta_i = w^t`.
-
-    Attributes:
-        lam: Strength of the pull of theta_i to w.
-        steps: Steps K of theta_i in each local step.
-        lr: Their learning rate.
-        mu: Their weight decay.
+    from where the step before left it; a visit begins with `theta_i = w^t`. Its attributes are the
+    options of `fl_lightning.algorithms.pfedme`, without the word inner.
     """
 
     lam: NonNegativeFloat = 15.0
@@ -161,11 +156,7 @@ class Mixture(Term):
     """APFL's own model `alpha v_i + (1 - alpha) w`, of which each client trains the part v_i.
 
     Each local step also steps v_i down the loss of the mixture on the same batch, at the rate of
-    `Ditto`.
-
-    Attributes:
-        alpha: Weight of v_i.
-        adaptive: Let alpha step down that loss, too, from this value and for each client.
+    `Ditto`. Its attributes are the options of `fl_lightning.algorithms.apfl`.
     """
 
     alpha: UnitInterval = 0.5

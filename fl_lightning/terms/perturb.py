@@ -43,7 +43,6 @@ class SAM(Perturbation):
 
     References:
         Foret et al., ICLR 2021, https://arxiv.org/abs/2010.01412
-        FedSAM: Qu et al., ICML 2022, https://arxiv.org/abs/2206.02618
         SAM-ON: Mueller et al., NeurIPS 2023, https://arxiv.org/abs/2306.04226
 
     Example:

@@ -23,16 +23,8 @@ class GaussianMechanism(Term):
     The server moves by `(sum_i delta_i min(1, C / ||delta_i||) + z C n) / (q N)`: the sum is
     divided by the expected size of a cohort, which no client changes. An infinite C, without noise,
     leaves the mean of the cohort. Terms that change what is sent stand before this one, those that
-    change the mean update after it.
-
-    Attributes:
-        clip: C.
-        noise_multiplier: z.
-        delta: The delta for which `PrivacyAccountant` publishes epsilon.
-        accountant: The accountant of opacus that it asks.
-
-    References:
-        McMahan et al., ICLR 2018, https://arxiv.org/abs/1710.06963
+    change the mean update after it. Its attributes are the options of
+    `fl_lightning.algorithms.dp_fedavg`.
     """
 
     clip: ClipNorm = 1.0
@@ -65,14 +57,8 @@ class AdaptiveClipping(GaussianMechanism):
     Clients report whether their norm is at most C. With b the noisy part of them that do,
     `C <- C exp(-clip_lr (b - quantile))`. The noise on the count has the deviation
     `s = max(q N / 20, z)`, a twentieth of the expected cohort as in the paper. That on the updates
-    is raised to `z C / sqrt(1 - (z / 2s)^2)`, so that both together cost as much as z alone.
-
-    Attributes:
-        quantile: The part of the updates that shall stay as they are.
-        clip_lr: Learning rate of C; `clip` is where C begins.
-
-    References:
-        Andrew et al., NeurIPS 2021, https://arxiv.org/abs/1905.03871
+    is raised to `z C / sqrt(1 - (z / 2s)^2)`, so that both together cost as much as z alone. `clip`
+    is where C begins.
     """
 
     quantile: OpenFraction = 0.5

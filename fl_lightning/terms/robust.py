@@ -7,12 +7,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fl_lightning.core.constraints import (
-    BelowOneFloat,
-    PositiveFloat,
-    PositiveInt,
-    Range,
-)
+from fl_lightning.core.constraints import BelowOneFloat, PositiveFloat, PositiveInt, Range
 from fl_lightning.core.term import Term, View, zeros
 
 UpToHalf = Annotated[float, Range("a number from 0 to 0.5", 0, 0.5)]
@@ -24,9 +19,6 @@ class TrimmedMean(Term):
 
     Attributes:
         share: The part of the cohort that is left out on each side; 0.5 leaves the median.
-
-    References:
-        Yin et al., ICML 2018, https://arxiv.org/abs/1803.01498
     """
 
     share: UpToHalf = 0.2
@@ -46,9 +38,6 @@ class Krum(Term):
     Attributes:
         share: f / M, rounded down to a whole f. Krum's bound needs M > 2 f + 2.
         kept: The number of updates that are taken; 1 is Krum.
-
-    References:
-        Blanchard et al., NeurIPS 2017, https://arxiv.org/abs/1703.02757
     """
 
     share: BelowOneFloat = 0.2
@@ -77,9 +66,6 @@ class GeometricMedian(Term):
     Attributes:
         steps: The number of steps.
         nu: The least distance that counts.
-
-    References:
-        Pillutla et al., IEEE TSP 2022, https://arxiv.org/abs/1912.13445
     """
 
     steps: PositiveInt = 4
@@ -102,9 +88,6 @@ class CenteredClipping(Term):
     Attributes:
         tau: The largest norm of a difference.
         steps: How often c is corrected in a round.
-
-    References:
-        Karimireddy, He and Jaggi, ICML 2021, https://arxiv.org/abs/2012.10333
     """
 
     tau: PositiveFloat = 1.0

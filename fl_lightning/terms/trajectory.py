@@ -140,13 +140,8 @@ class GF(LastRound):
     """FedGF: `g(c (w^t + e) + (1 - c) (w + rho unit(g)))`, e against the global model's last move.
 
     `e = -global_rho unit(w^t - w^(t-1))`. c is the share of the last `window` rounds in which the
-    cohort's mean `||u_i - w^t||` was above the threshold; it is logged.
-
-    Attributes:
-        rho: Radius around the client's model.
-        global_rho: Radius around the global one; None is rho.
-        threshold: T_D.
-        window: W.
+    cohort's mean `||u_i - w^t||` was above the threshold; it is logged. Its attributes are the
+    options of `fl_lightning.algorithms.fedgf`.
     """
 
     rho: NonNegativeFloat = 0.05
