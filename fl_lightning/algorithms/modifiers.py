@@ -28,6 +28,7 @@ _DOES = {
     "select": "says which numbers are sent",
     "round": "says how sent numbers are rounded",
     "personal": "says what clients keep for themselves",
+    "labels": "says how labels count in the loss",
 }
 
 
@@ -53,8 +54,7 @@ class Modifier:
         """The algorithm with this addition.
 
         Raises:
-            UserError: If the algorithm has a term of that role already, or no perturbation for
-                `around`.
+            UserError: If the algorithm has a term of that role, or no perturbation for `around`.
         """
         inner = () if self.inner is None else (self.inner,)
         for added, term in product((*inner, *self.outer), algorithm.terms):
@@ -178,8 +178,7 @@ def fusion(carry: opt.Carry = False) -> Modifier:
 def relaxed(beta: opt.StartBeta = 0.1, first_participation: opt.First = "init") -> Modifier:
     """Away from the client's own last model: relaxed initialization.
 
-    Duals and proximal terms still count from the received model w^t; FL-Simulator's count from the
-    start.
+    Duals and proximal terms still count from the received model; FL-Simulator's from the start.
     """
     return Modifier(outer=(terms.RelaxedInitialization(beta, first_participation == "skip"),))
 
@@ -243,6 +242,12 @@ def sign_flip(share: opt.Attackers = 0.2, scale: opt.Flipped = 1.0) -> Modifier:
 
 
 @checked
+def label_flip(share: opt.Attackers = 0.2) -> Modifier:
+    """An attack: some clients train on wrong labels, C - 1 - y of C classes."""
+    return Modifier(terms.LabelFlip(share))
+
+
+@checked
 def alie(share: opt.Colluders = 0.2, z: opt.Deviations = 1.5) -> Modifier:
     """An attack: some clients send the others' mean, a little off (Baruch et al., NeurIPS 2019)."""
     return Modifier(attack=lambda rule: terms.LittleIsEnough(rule, share, z))
@@ -292,7 +297,7 @@ PARTS: Mapping[str, Mapping[str, Callable[..., Modifier]]] = {
         "none": unchanged,
         **_named(topk, quantize, sign),
         "topk+quantize": topk_quantize,
-        **_named(sign_flip, alie, ipm, min_max),
+        **_named(sign_flip, label_flip, alie, ipm, min_max),
     },
 }
 """The choices of each option, in the order of addition; the first one of an option adds nothing."""

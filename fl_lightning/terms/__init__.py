@@ -9,6 +9,7 @@ from fl_lightning.terms.adaptive import Sophia as Sophia
 from fl_lightning.terms.asynchronous import Mixing as Mixing
 from fl_lightning.terms.asynchronous import Stale as Stale
 from fl_lightning.terms.attacks import InnerProduct as InnerProduct
+from fl_lightning.terms.attacks import LabelFlip as LabelFlip
 from fl_lightning.terms.attacks import LittleIsEnough as LittleIsEnough
 from fl_lightning.terms.attacks import Mean as Mean
 from fl_lightning.terms.attacks import MinMax as MinMax

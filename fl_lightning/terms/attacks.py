@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 
 from fl_lightning.core.constraints import BelowOneFloat, NonNegativeFloat, PositiveFloat, Range
+from fl_lightning.core.losses import IGNORED, cross_entropy
+from fl_lightning.core.oracle import ForwardPass, Oracle
 from fl_lightning.core.term import Term, View, WrappedTerm
+from fl_lightning.terms.distill import check_labels, check_scores
 from fl_lightning.terms.robust import part_of
 
 BelowHalf = Annotated[float, Range("a number of at least 0 and below 0.5", 0, 0.5, "[)")]
@@ -27,8 +30,38 @@ class SignFlip(Term):
     scale: NonNegativeFloat = 1.0
 
     def send(self, delta: Tensor, v: View) -> Tensor:
-        attacks = v.client + 0.5 < self.share * v.clients
-        return torch.where(attacks, -self.scale * delta, delta)
+        return torch.where(_is_first(self.share, v), -self.scale * delta, delta)
+
+
+def _is_first(share: float, v: View) -> Tensor:
+    """Whether a client is of the first `share` of all clients."""
+    return v.client + 0.5 < share * v.clients
+
+
+@dataclass(frozen=True)
+class LabelFlip(Term):
+    """An attack: the first clients train on the class C - 1 - y of C in the place of y.
+
+    Attributes:
+        share: The part of the N clients that attacks: the first share N, rounded.
+
+    References:
+        Fang et al., USENIX Security 2020, https://arxiv.org/abs/1911.11815
+    """
+
+    share: BelowOneFloat = 0.2
+    roles = frozenset({"labels"})
+    needs_cross_entropy = True
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        def loss(b: ForwardPass) -> Tensor:
+            check_scores(b)
+            check_labels(b.y, *b.out.shape[:-1])
+            flipped = torch.where(b.y == IGNORED, b.y, b.out.shape[-1] - 1 - b.y)
+            change = cross_entropy(b.out, flipped) - cross_entropy(b.out, b.y)
+            return b.loss + torch.where(_is_first(self.share, v), change, 0.0)
+
+        return oracle.of(loss)(w)
 
 
 @dataclass(frozen=True)

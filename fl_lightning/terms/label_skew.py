@@ -90,6 +90,7 @@ class RestrictedSoftmax(Term):
 
     alpha: UnitInterval = 0.5
     restricts: Literal["missing", "rare"] = "missing"
+    roles = frozenset({"labels"})
     needs_cross_entropy = True
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
@@ -109,6 +110,7 @@ class LogitCalibration(Term):
     """
 
     tau: PositiveFloat = 1.0
+    roles = frozenset({"labels"})
     needs_cross_entropy = True
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:

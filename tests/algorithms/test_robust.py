@@ -6,7 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from problems import assert_client_0_counts_as_absent, federation, term, trained
+from problems import (
+    assert_client_0_counts_as_absent,
+    classification,
+    federation,
+    term,
+    trained,
+)
 from scipy.optimize import minimize
 from scipy.stats import trim_mean
 from torch import Tensor
@@ -102,6 +108,17 @@ def test_one_attacker_moves_the_mean_and_no_robust_rule(name: str) -> None:
     )
     assert mean > 1e4 > 10 * unharmed
     assert robust < 2 * unharmed
+
+
+@pytest.mark.parametrize("name", ["fedsam", "fedgmt"])
+def test_flipped_labels_are_those_of_other_data(name: str) -> None:
+    """Client 0 attacks, the first of six; with a loss of outputs besides, too."""
+    method, poisoned = getattr(algorithms, name)(), classification()
+    own = poisoned.partition[0]
+    poisoned.dataset.y[own] = 2 - poisoned.dataset.y[own]
+    attacked = trained(modifiers.label_flip(share=0.2).to(method))
+    torch.testing.assert_close(attacked.w, trained(method, clients=poisoned).w, rtol=0, atol=1e-12)
+    assert (attacked.w - trained(method).w).abs().max() > 1e-3
 
 
 HONEST = COHORT[2:]
