@@ -51,8 +51,7 @@ def fedadamw(
     r"""FedAdamW: AdamW with the cohort's second moment and its last move (Liu et al., AAAI 2026).
 
     Clients step along m / (sqrt(s) + eps) + decay w - gamma / K Delta; Delta is the last round's
-    mean(u_i - w^t) / eta. s begins as the cohort's mean, and m at 0. The authors' rate is
-    0.0003.
+    mean(u_i - w^t) / eta. s begins as the cohort's mean, m at 0. The authors' rate is 0.0003.
 
     Formula:
         start: m = 0, \quad s = \overline{s}
@@ -79,14 +78,8 @@ def fedadamw(
         move, divided by no learning rate (`first_count="run", alignment="mixed"`).
     """
     mixed = alignment == "mixed"
-    adam = AdamW(
-        second_moment,
-        beta1,
-        beta2,
-        decay=decay / (1 - gamma) if mixed and gamma < 1 else decay,
-        eps=eps,
-        released=first_count == "run",
-    )
+    undamped = decay / (1 - gamma) if mixed and gamma < 1 else decay
+    adam = AdamW(second_moment, beta1, beta2, undamped, eps, released=first_count == "run")
     return opt.own_optimizer(adam, Alignment(gamma, 1 - gamma if mixed else 1.0, current=mixed))
 
 
@@ -104,8 +97,7 @@ def fedpac_sophia(
     r"""FedPAC with Sophia: averaged curvature and the last move (Liu et al., ICML 2026).
 
     Clients step along (1 - gamma) (sign(m) min(1, |m| / (rho h)) + decay w) - gamma / K Delta, with
-    Delta as in `fedadamw`. h, the mean of g^2, begins as the cohort's; m at 0. The authors' rate is
-    0.0003.
+    Delta as in `fedadamw`. h, the mean of g^2, begins as the cohort's. The authors' rate is 0.0003.
 
     Formula:
         start: m = 0, \quad h = \overline{h}
@@ -138,9 +130,8 @@ def diloco(
 ) -> Algorithm:
     r"""DiLoCo: AdamW on the clients, Nesterov's momentum on the server (Douillard et al., 2023).
 
-    Clients step by AdamW and keep its moments. The server steps along the mean move with momentum
-    and a learning rate of 0.7 (`--server-lr`). AdamW's own is near
-    0.001.
+    Clients step by AdamW, near rate 0.001, and keep its moments. The server steps along the mean
+    move with momentum and a learning rate of 0.7 (`--server-lr`).
 
     Formula:
         start: m, s, k \text{ as at the end of the last visit}

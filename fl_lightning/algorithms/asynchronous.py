@@ -23,9 +23,8 @@ def fedbuff(max_staleness: opt.MaxStaleness = 4, decay: opt.StaleDecay = 0.5) ->
         Nguyen et al., AISTATS 2022, https://arxiv.org/abs/2106.06639
 
     Released code:
-        FLSim draws how long a client trains, and its staleness follows. Here staleness itself is
-        drawn. FLSim also divides by the discount of an average staleness, as a larger --server-lr
-        does.
+        FLSim draws how long a client trains, and its staleness follows. Here staleness is drawn.
+        FLSim also divides by the discount of an average staleness, as a larger --server-lr does.
     """
     return Algorithm(Stale(max_staleness, decay))
 

@@ -69,11 +69,8 @@ def fednova(variates: Literal["none", "own", "mean"] = "none") -> Algorithm:
         FedSOL's repository subtracts d_i from each gradient without adding their mean back; its
         published FedNova numbers are those of `variates="own"`.
     """
-    correction = {
-        "none": (),
-        "own": (LastGradientVariate(),),
-        "mean": (CenteredGradientVariate(),),
-    }[variates]
+    own, mean = (LastGradientVariate(),), (CenteredGradientVariate(),)
+    correction = {"none": (), "own": own, "mean": mean}[variates]
     return Algorithm(NormalizedAveraging(), *correction, weight=by_size)
 
 

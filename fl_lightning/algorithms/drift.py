@@ -16,8 +16,7 @@ def scaffold(
 ) -> Algorithm:
     r"""SCAFFOLD, option II: control variates against client drift (Karimireddy et al., ICML 2020).
 
-    Clients step along g(w) + c - c_i; then c_i <- c_i - c + (w^t - u_i) / (K eta), and c is the
-    mean of all c_i.
+    Clients step along g(w) + c - c_i; then c_i <- c_i - c + (w^t - u_i) / (K eta); c = mean(c_i).
 
     Formula:
         step: w \gets w - \eta\, [\, g(w) + c - c_i \,]
@@ -74,8 +73,7 @@ def fedvra(
 ) -> Algorithm:
     r"""FedVRA: ADMM with a separate dual step, reconstructed (Wang et al., AAAI 2023).
 
-    FedDyn with h_i <- h_i + a (u_i - w^t) and w <- w^t + (d/N) sum_S (u_i - w^t) + h; a = 1 is
-    FedDyn.
+    FedDyn (a = 1) with h_i <- h_i + a (u_i - w^t) and w <- w^t + (d/N) sum_S (u_i - w^t) + h.
 
     Formula:
         step: w \gets w - \eta\, [\, g(w) + \gamma\, (h_i + w - w^t) \,]
@@ -84,8 +82,7 @@ def fedvra(
 
     Args:
         gamma: Strength of the proximal term and the dual.
-        a: Dual step, stable below 2 / (1 - (1 - lr gamma)^K), which is 5.06 at lr 0.1 and K = 50
-            (7 in FedSSG's text).
+        a: Dual step, stable below 2 / (1 - (1 - lr gamma)^K), 5.06 at lr 0.1 and K = 50 (FedSSG 7).
         d: Aggregation step; none is N/M, the plain mean (10 in FedSSG's text, at N/M = 10).
 
     References:
@@ -108,8 +105,7 @@ def fedadmm(
 
     Clients step along the gradient of the augmented Lagrangian, whose dual is y_i = rho h_i. The
     server adds eta times the mean change of w_i + h_i, w_i being the client's last model. With
-    eta = M/N w^t is the mean of w_i + h_i over all clients; where everybody takes part, this is
-    FedDyn.
+    eta = M/N w^t is the mean of w_i + h_i over all clients; if everybody takes part, it is FedDyn.
 
     Formula:
         step: w \gets w - \eta\, [\, g(w) + \rho\, (h_i + w - w^t) \,]
@@ -264,8 +260,7 @@ def fedssg(
         alignment: Inner product with the memory, or FedDC's proximal form (main text).
         correction: Correct gradients by the gradient memories.
         aggregation: Memory that the server adds: the mean of all clients, of the cohort (Eq. 28),
-            or the cohort's sum of models and memories over N (Algorithm 1), which shrinks the
-            model.
+            or their sum with the models over N (Algorithm 1), which shrinks the model.
 
     References:
         Zhou et al., 2025, https://arxiv.org/abs/2509.13895

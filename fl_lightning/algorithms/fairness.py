@@ -18,9 +18,8 @@ Q = Annotated[
 def qffl(q: Q = 1.0) -> Algorithm:
     r"""q-FFL: FedAvg with weights F_i^q (Li et al., ICLR 2020).
 
-    F_i is the loss of w^t on the client's samples, as the mean over the batches of its visit. The
-    weighted mean of the moves is a step along the gradient of q-FFL's objective, the mean of
-    F_i^{q+1} / (q + 1).
+    F_i is the loss of w^t on the client's samples, the mean over the batches of its visit. The
+    weighted mean of the moves is a step down q-FFL's objective, the mean of F_i^{q+1} / (q + 1).
 
     Formula:
         server: w^{t+1} = w^t + \frac{\sum_{i \in S} F_i^q\, (u_i - w^t)}{\sum_{i \in S} F_i^q}

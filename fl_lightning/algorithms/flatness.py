@@ -138,9 +138,8 @@ def fedgloss(
 
     Released code:
         Its server divides the dual by the cohort's size (`server_dual="released"`). The server's
-        learning rate scales D alone; here it scales the dual, too. Both radii grow over the first
-        rounds, as with `--algorithm.rho "linear(0.001, 0.15, 2000)"`; by a mistake that of the
-        server does not.
+        learning rate scales D alone; here it scales the dual, too. The radii grow over the first
+        rounds, as with `--algorithm.rho "linear(0.001, 0.15, 2000)"`; by mistake not the server's.
     """
     dual = {"paper": terms.StartDual, "released": ReleasedStartDual}[server_dual](1 / beta)
     local = () if local_rho == 0 else (terms.SAM(local_rho),)
@@ -178,8 +177,7 @@ def fedgf(
         Lee and Yoon, ICML 2024, https://proceedings.mlr.press/v235/lee24aa.html
 
     Released code:
-        Its script passes c_o = 0.2 or 0.3, an option that the program refuses; here it is taken for
-        the threshold.
+        Its script passes c_o = 0.2 or 0.3, which the program refuses; here it is the threshold.
     """
     return Algorithm(terms.GF(rho, global_rho, threshold, window), weight=by_size)
 
@@ -234,9 +232,8 @@ def fedswa(begin: Begin = 2.0, end: End = 0.0) -> Algorithm:
         Liu et al., ICML 2025, https://arxiv.org/abs/2507.20016
 
     Released code:
-        The defaults. According to a summary of the paper the rate falls from eta (`begin=1`), and
-        the server averages its models over the rounds, which `--server-lr` below 1 does; the code
-        has 1.
+        The defaults. In a summary of the paper the rate falls from eta (`begin=1`), and the server
+        averages its models over the rounds, which `--server-lr` below 1 does; the code has 1.
     """
     return Algorithm(rate=linear(begin, end))
 

@@ -53,8 +53,7 @@ def fedmuon(
     r"""FedMuon by alignment: Muon with the cohort's momentum and its last move (Liu et al., 2025).
 
     Clients step along (1 - gamma) Muon(g) - gamma / K Delta; Delta is the last round's
-    mean(u_i - w^t) / eta. Muon's momentum begins as the cohort's mean. The other FedMuon is
-    `fedmuon_lmo`.
+    mean(u_i - w^t) / eta. Muon's momentum begins as the cohort's mean. See also `fedmuon_lmo`.
 
     Formula:
         start: B = \overline{B}

@@ -160,8 +160,7 @@ def pfedme(
         server: w^{t+1} = (1 - \beta)\, w^t + \frac{\beta}{M} \sum_{i \in S} u_i
 
     Args:
-        lam: Strength of the pull, lambda. Local steps are stable while eta lambda is below 2; the
-            authors' eta is 0.005.
+        lam: Strength of the pull. Local steps are stable at eta lam below 2; authors' eta: 0.005.
         inner_steps: Steps K of theta_i on each batch.
         inner_lr: Their learning rate eta_p (0.1 for a linear model).
         mu: Their weight decay.

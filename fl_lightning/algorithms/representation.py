@@ -61,8 +61,7 @@ def fedsol(
         scope: The head is the paper's main setting, all its Table 4.
         proximal: Objective that gives the direction: distillation, distance, or another method's.
         tau: Also of ntd.
-        first_step: First step of fixed strength: not perturbed, or along rounding noise (released
-            code).
+        first_step: Of fixed strength: not perturbed, or along rounding noise (released code).
 
     Raises:
         UserError: If the head is to be perturbed along moon, which does not depend on it.
@@ -178,8 +177,7 @@ def fedntd(beta: NonNegativeFloat = 1.0, tau: opt.Tau = 1.0) -> Algorithm:
 def fedgkd(gamma: NonNegativeFloat = 0.1, models: PositiveInt = 5, tau: opt.Tau = 1.0) -> Algorithm:
     r"""FedGKD: distillation of the mean of recent global models (Yao et al., IEEE TC 2024).
 
-    Adds gamma tau^2 KL(e || local) to the loss, e being the mean of w^t and the global models
-    before, without w^0.
+    Adds gamma tau^2 KL(e || local), e being the mean of the last global models, without w^0.
 
     Formula:
         step: w \gets w - \eta\, \nabla \bigl[ \ell(w) + \gamma\, \tau^2\, \mathrm{KL}_\tau(e^t

@@ -74,8 +74,7 @@ def rfa(
         Pillutla et al., IEEE TSP 2022, https://arxiv.org/abs/1912.13445
 
     Released code:
-        It weighs clients by their samples, stops early once a step changes little, and has these
-        numbers of steps and nu.
+        It has these defaults, weighs clients by samples, and stops once a step changes little.
     """
     return Algorithm(GeometricMedian(steps, nu))
 

@@ -152,8 +152,7 @@ def fedexp(eps: PositiveFloat = 1e-3) -> Algorithm:
         with: \delta = \mean_S (u_i - w^t)
 
     Args:
-        eps: Keeps the step small where moves cancel. The authors' is 0.1 on EMNIST, at a learning
-            rate of 0.1.
+        eps: Keeps the step small where moves cancel. The authors' is 0.1 on EMNIST, at rate 0.1.
 
     References:
         Jhunjhunwala et al., ICLR 2023, https://arxiv.org/abs/2301.09604

@@ -18,8 +18,7 @@ class Stale(Term):
     """Each client starts from the model of some rounds ago, its staleness, as if it finished late.
 
     Staleness is drawn anew in each round, uniformly from 0 to `max_staleness`. Before the first
-    round the model was w^0. A move counts `(1 + staleness)^-decay`, and the server does not divide
-    by these factors.
+    round the model was w^0. A move counts `(1 + staleness)^-decay`; the sum is divided by M.
 
     Attributes:
         max_staleness: The largest staleness, in rounds.

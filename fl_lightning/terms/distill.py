@@ -44,9 +44,8 @@ def divergence(b: ForwardPass, reference: Tensor, tau: float) -> Tensor:
 
 def _mean_kl(out: Tensor, reference: Tensor, tau: float) -> Tensor:
     out, reference = out.flatten(0, -2), reference.flatten(0, -2)
-    return F.kl_div(
-        F.log_softmax(out / tau, 1), F.softmax(reference / tau, 1), reduction="batchmean"
-    )
+    log_q, p = F.log_softmax(out / tau, 1), F.softmax(reference / tau, 1)
+    return F.kl_div(log_q, p, reduction="batchmean")
 
 
 def distilled(oracle: Oracle, w: Tensor, teacher: Tensor, weight: Any, tau: float) -> Tensor:

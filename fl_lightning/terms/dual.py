@@ -16,8 +16,7 @@ from fl_lightning.terms.server import weighted
 class DynamicRegularizer(Term):
     """FedDyn's dual: `g + alpha (h_i + w - w^t)`, h_i being the sum of the client's moves.
 
-    The server adds h, the mean of all h_i, to the update. In the paper's letters the dual is
-    `-alpha h_i`.
+    The server adds h, the mean of all h_i, to the update. In the paper the dual is `-alpha h_i`.
 
     Attributes:
         alpha: Strength.
@@ -96,9 +95,8 @@ class FedVRADual(DynamicRegularizer):
         return self.a * (w - v.anchor)
 
     def update(self, delta: Tensor, mean: Tensor, v: View) -> Tensor:
-        return super().update(
-            delta if self.d is None else self.d * v.participation * delta, mean, v
-        )
+        step = 1.0 if self.d is None else self.d * v.participation
+        return super().update(step * delta, mean, v)
 
     def summary_lines(self, first: View, last: View) -> Iterator[str]:
         lr = first.lr_sum / first.steps

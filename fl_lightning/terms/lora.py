@@ -1,7 +1,6 @@
 """LoRA: terms for models whose layers add a product `s B A` of small matrices to a frozen weight.
 
-The mean of B times the mean of A is not the mean of the products, which these terms answer in
-different ways.
+The mean of B times the mean of A is not the mean of the products; each term has another answer.
 """
 
 from collections.abc import Sequence

@@ -79,8 +79,7 @@ class VaSSO(Perturbation):
 
     Attributes:
         theta: Weight of the newest gradient; 1 is SAM.
-        carry: Keep d from one visit of a client to the next; otherwise it begins as the visit's
-            first gradient.
+        carry: Keep d between a client's visits; otherwise it begins as the first gradient.
 
     References:
         Li and Giannakis, NeurIPS 2023, https://arxiv.org/abs/2309.15639

@@ -99,8 +99,7 @@ class ReleasedControlVariate(ControlVariate):
     Attributes:
         k: Coefficient of the correction (FedLESAM-S's code 0.1).
         base_lr: Divide the move by K eta_0 instead of this visit's own steps and rates.
-        size_weighting: Divide c by the client's relative size, with which the server then weighs
-            the change of c_i.
+        size_weighting: Divide c by the client's relative size, which weighs the change of c_i.
         whole: Do not divide c where c_i learns (FedSSG's SCAFFOLD).
     """
 
@@ -156,29 +155,27 @@ class ReleasedSMOO(SMOO):
         return v.mu_i
 
 
+class ByFirstCoordinates:
+    """A direction with one number for tensor k: the k-th coordinate, over the sum of these."""
+
+    eps: float
+
+    def direction(self, along: Tensor, v: View) -> Tensor:
+        first = along[: len(v.layout.sizes)]
+        return v.layout.spread(first / (first.abs().sum() + self.eps))
+
+
 @dataclass(frozen=True)
-class ReleasedLastRound(LastRound):
+class ReleasedLastRound(ByFirstCoordinates, LastRound):
     """FedLESAM's perturbation in its code, which means to divide G by the sum of its norms.
 
     By an indexing error it shifts all entries of tensor k by the k-th coordinate of G.
     """
 
-    def direction(self, along: Tensor, v: View) -> Tensor:
-        return by_first_coordinates(along, v, self.eps)
-
-
-def by_first_coordinates(f: Tensor, v: View, eps: float) -> Tensor:
-    """A constant for each tensor: f's k-th coordinate, over the sum of these, for the k-th one."""
-    first = f[: len(v.layout.sizes)]
-    return v.layout.spread(first / (first.abs().sum() + eps))
-
 
 @dataclass(frozen=True)
-class ReleasedWMSAM(WMSAM):
+class ReleasedWMSAM(ByFirstCoordinates, WMSAM):
     """FedWMSAM in its code, which has the indexing error of FedLESAM's."""
-
-    def direction(self, along: Tensor, v: View) -> Tensor:
-        return by_first_coordinates(along, v, self.eps)
 
 
 @dataclass(frozen=True)

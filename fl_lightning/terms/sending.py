@@ -1,7 +1,6 @@
 """Compression: terms that send fewer numbers, or numbers of fewer bits.
 
-They compose: `(TopK(0.1), Quantize(8))` sends the places of a tenth of the numbers, and each in 8
-bits.
+They compose: `(TopK(0.1), Quantize(8))` sends a tenth of the numbers, their places and 8 bits each.
 """
 
 from dataclasses import dataclass
@@ -62,8 +61,7 @@ class Quantize(Term):
 
     Attributes:
         bits: Size of a number.
-        norm: "max" is the largest absolute value (the paper's experiments), "l2" the length of the
-            vector (its theorems).
+        norm: "max" is the largest absolute value (paper's experiments), "l2" the length (theorems).
 
     References:
         Alistarh et al., NeurIPS 2017, https://arxiv.org/abs/1610.02132

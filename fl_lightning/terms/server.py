@@ -22,8 +22,7 @@ def weighted(mean: Sequence[Tensor]) -> Tensor:
 class AdaptiveServer(Term):
     """FedAdam and its relatives: the server moves by `m / (sqrt(v) + tau)`.
 
-    v begins as `v0`; None is the paper's tau^2. `torch.optim.Adam` would begin at 0 and correct the
-    bias.
+    v begins as `v0`; None is the paper's tau^2. `torch.optim.Adam` begins at 0, and corrects it.
     """
 
     beta1: BelowOneFloat = 0.9
@@ -93,8 +92,7 @@ class Extrapolation(Term):
 class ReusedMoves(Term):
     """FedVARP: the update `y + mean_S(d_i - y_i)`, in the place of the cohort's mean move.
 
-    y_i is the move d_i of the client's last visit, and y the mean of all y_i. Place it before terms
-    that add to the update.
+    y_i is the move of the client's last visit, y the mean of all. Place it before terms that add.
     """
 
     client = {"y_i": zeros}

@@ -75,8 +75,7 @@ class WMSAM(Perturbation):
 
     `f = w^t + k m_i - w` in step k, with the client's momentum `m_i = m + al / (1 - al) (c - c_i)`;
     m is the last mean gradient and c_i SCAFFOLD's variate. al is a moving average of
-    `mean_S(1 - cos(g_i, m))`, g_i being the client's mean gradient: clients that agree with m
-    follow it more.
+    `mean_S(1 - cos(g_i, m))` with the client's mean gradient g_i: who agrees with m follows it.
 
     Attributes:
         alpha: The first al.
