@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from math import nan
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import torch
 from lightning import LightningModule
@@ -15,6 +15,7 @@ from torchmetrics import Metric, MetricCollection
 
 from fl_lightning.callbacks.metrics import computed
 from fl_lightning.core.losses import StepOutput, one_number
+from fl_lightning.data.libraries import UNIMPLEMENTED, defines
 from fl_lightning.errors import ModelError
 from fl_lightning.training.stand_in import Logged, StandIn, distinct, logged, total
 
@@ -79,14 +80,14 @@ class StepModel(nn.Module):
 
     def __init__(self, module: LightningModule):
         super().__init__()
-        name, kind = type(module).__name__, type(module)
+        name = type(module).__name__
         for hook in sorted(REFUSED):
-            if getattr(kind, hook, None) is not getattr(LightningModule, hook, None):
+            if defines(module, hook):
                 raise ModelError(
                     f"{name} overrides {hook}, which no federation calls: do this in setup, in a "
                     "step, in a hook of validation, in a callback or in a term"
                 )
-        if kind.training_step is LightningModule.training_step:
+        if not defines(module, "training_step"):
             raise ModelError(f"{name} has no training_step: write one that returns the loss")
         if not module.automatic_optimization:
             raise ModelError(f"{name} optimizes by hand: leave automatic_optimization at True")
@@ -158,8 +159,7 @@ class StepModel(nn.Module):
 
     def has(self, part: Part) -> bool:
         """Whether the module has the step of this part."""
-        name = f"{part}_step"
-        return getattr(type(self.lightning_module), name) is not getattr(LightningModule, name)
+        return defines(self.lightning_module, f"{part}_step")
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[tuple[int, Any]], part: Part) -> dict[str, float]:
@@ -278,9 +278,17 @@ def _metrics_at_rest(module: nn.Module) -> Iterator[list[Tensor]]:
             vars(part).update(kept)
 
 
+def is_lightning(module: object) -> TypeGuard[LightningModule]:
+    """Whether it is a LightningModule, which `lightning` and `pytorch_lightning` have each."""
+    return any(
+        base.__name__ == "LightningModule" and base.__module__ in UNIMPLEMENTED
+        for base in type(module).__mro__
+    )
+
+
 def set_up(module: nn.Module, stage: str = "fit") -> None:
     """Let a LightningModule make its parts, as a Trainer does before training and scoring."""
-    if isinstance(module, LightningModule):
+    if is_lightning(module):
         with StepModel(module).attached():
             module.setup(stage)
             module.configure_model()

@@ -24,7 +24,7 @@ from fl_lightning.errors import ModelError, UserError, nearest
 from fl_lightning.executors import ClientResult
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.files import atomic
-from fl_lightning.training.lightning_module import Part, StepModel
+from fl_lightning.training.lightning_module import Part, StepModel, is_lightning
 from fl_lightning.training.lightning_optimizer import local_optimizer
 from fl_lightning.training.task import NAMES, Task, computes_its_loss, labels_loss, owners
 
@@ -54,7 +54,7 @@ class LightningTask(Task):
         """The algorithm with the module's optimizer and scheduler, unless options give it."""
         if not self.own_optimizer:
             return algorithm
-        assert isinstance(self.module, LightningModule)
+        assert is_lightning(self.module)
         stand_in = self.steps.stand_in
         stand_in.rounds = rounds
         local, lr, self.optimizer = local_optimizer(self.module, rounds)
@@ -241,7 +241,7 @@ def task_of(
     """
     if isinstance(module, nn.Module) and not [*module.parameters()]:
         raise UserError(f"{type(module).__name__} has no parameters: there is nothing to train")
-    if isinstance(module, LightningModule):
+    if is_lightning(module):
         if loss is not None or metrics:
             raise UserError(
                 f"{type(module).__name__} is a LightningModule, whose steps are its loss and "
@@ -257,7 +257,7 @@ def task_of(
     if not isinstance(module, nn.Module):
         raise UserError(f"the module is a {type(module).__name__}: give a torch.nn.Module")
     wrapper, inner = type(module).__name__, next(module.children(), None)
-    if wrapper in ("OptimizedModule", "_FabricModule") and isinstance(inner, LightningModule):
+    if wrapper in ("OptimizedModule", "_FabricModule") and is_lightning(inner):
         raise UserError(
             f"{wrapper} hides the steps of the LightningModule {type(inner).__name__}: give that "
             "itself, with compile=True for torch.compile"

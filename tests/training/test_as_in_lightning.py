@@ -4,11 +4,14 @@ from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import pytorch_lightning
 import torch
-from lightning_modules import Lit, distance, lightning, module, rows, state, trainer
-from torch import Tensor
+from lightning import LightningModule
+from lightning_modules import Lit, data, distance, lightning, module, rows, state, trainer
+from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
 import fl_lightning as fl
@@ -67,6 +70,25 @@ def test_a_part_in_evaluation_mode_stays_so_after_a_fit_that_was_refused(tmp_pat
         trainer(rounds=1, run_dir=tmp_path).fit(module, data)
     trainer(rounds=1).fit(module, data)
     assert module.norm.running_mean.equal(began["norm.running_mean"])
+
+
+def test_a_module_of_pytorch_lightning_trains_as_one_of_lightning() -> None:
+    """It was taken for a plain module, and its steps were not called."""
+
+    def trained(base: Any) -> dict[str, Tensor]:
+        members = {name: vars(Lit)[name] for name in ("training_step", "validation_step")}
+        members["forward"] = lambda self, x: self.net(x)
+        members["configure_optimizers"] = lambda self: SGD(self.parameters(), lr=0.1)
+        mine = type("Mine", (base,), members)()
+        torch.manual_seed(1)
+        mine.net = nn.Linear(6, 3)
+        fit = trainer()
+        fit.fit(mine, data(validation=0.2))
+        assert {"loss", "val_loss"} <= {*fit.history}
+        return state(mine)
+
+    theirs = trained(pytorch_lightning.LightningModule)
+    assert distance(theirs, trained(LightningModule)) == 0
 
 
 STEPS_OF_USERS: dict[str, Callable[..., Tensor]] = {
