@@ -219,7 +219,7 @@ def tried(
         )
     test = train.subset(slice(0, 0)) if test is None else test
     made = RunData(train, test, data.partition, data.partition, validation, own_tests)
-    if task.metrics and not made.scored():
+    if task.metrics and not made.scored(task):
         raise UserError(
             "metrics are scored on a test or validation part: give FederatedData test=0.2"
         )
@@ -228,7 +228,8 @@ def tried(
     with modes_kept(task.module), task.attached():
         clients = client_data(made, augment, o)
         dry_run(task.model, clients, task.loss, nullcontext)
-        for part, dataset in made.scored():
+        scored = dict(made.scored(task)) | ({"test": test} if o.finetune_epochs else {})
+        for part, dataset in scored.items():
             task.try_out(dataset, part)
     return Parts(task, made, parts.with_general_options(algorithm, o))
 

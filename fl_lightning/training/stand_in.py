@@ -29,11 +29,12 @@ REDUCTIONS: dict[str, Callable[[float, float], float]] = {
 
 
 class StandIn:
-    """What `self.trainer` is in a federation: the round and the kind of step, and no more."""
+    """What `self.trainer` is in a federation: the round, the kind of step, the model; no more."""
 
     sanity_checking = predicting = False
 
-    def __init__(self) -> None:
+    def __init__(self, model: Any) -> None:
+        self.model = model
         self.current_epoch: Any = 0
         self.rounds: int | None = None  # while `configure_optimizers` runs
         self.reads_rounds = False

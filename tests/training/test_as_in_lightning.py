@@ -10,9 +10,21 @@ import pytest
 import pytorch_lightning
 import torch
 from lightning import LightningModule
-from lightning_modules import Lit, data, distance, lightning, module, rows, state, trainer
+from lightning_modules import (
+    Lit,
+    data,
+    distance,
+    lightning,
+    module,
+    rows,
+    state,
+    step_with,
+    trainer,
+)
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from torch.optim import SGD, AdamW
+from torchmetrics import MeanMetric
 
 import fl_lightning as fl
 from fl_lightning.training.lightning_module import StepModel
@@ -89,6 +101,60 @@ def test_a_module_of_pytorch_lightning_trains_as_one_of_lightning() -> None:
 
     theirs = trained(pytorch_lightning.LightningModule)
     assert distance(theirs, trained(LightningModule)) == 0
+
+
+class Template(Lit):
+    """Has what templates of modules have besides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean, self.began = MeanMetric(), 0
+
+    def on_train_start(self) -> None:
+        self.began += 1
+
+    def on_train_epoch_end(self) -> None:
+        """Do nothing."""
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return batch | {"x": batch["x"] / (2 if self.trainer.training else 3)}
+
+    def training_step(self, batch: Any, index: int) -> Tensor:
+        self.mean(loss := super().training_step(batch, index))
+        self.log("train/loss", self.mean)
+        return loss
+
+    def configure_optimizers(self) -> SGD:
+        return SGD(self.trainer.model.parameters(), lr=0.1)
+
+
+def test_a_template_is_trained_and_scored_as_by_a_trainer() -> None:
+    """It was refused for its hooks, for a metric's name, and for `self.trainer.model`."""
+    mine, batch = Template().double(), rows(40, torch.float64)
+    expected = lightning(deepcopy(mine), batch, STEPS)
+    given = fl.FederatedData(batch, clients=[0] * 40, validation=batch)
+    fit = trainer(rounds=1, local_steps=STEPS, batch_size=40)
+    fit.fit(mine, given)
+    assert distance(mine, expected) < 1e-12
+    assert mine.began == 1
+    loss = cross_entropy(mine.eval()(batch["x"] / 3), batch["label"])
+    assert fit.validate(data=given)["val_loss"] == pytest.approx(loss.item(), rel=1e-12)
+
+
+def test_parts_without_a_step_are_not_scored(capsys: pytest.CaptureFixture) -> None:
+    """They were refused."""
+    fit = trainer()
+    fit.fit(module(test_step=LightningModule.test_step), data(test=0.2, validation=0.2))
+    assert "val_loss" in fit.history
+    assert "Mine has no test_step" in capsys.readouterr().out
+
+
+def test_the_loss_of_a_round_is_the_federations(capsys: pytest.CaptureFixture) -> None:
+    """A step may log another one by its name."""
+    fit = trainer()
+    fit.fit(module(training_step=step_with(lambda self, _: self.log("train/loss", 7.0))), data())
+    assert (fit.history["train/loss"] < 7).all()
+    assert "train/loss is the mean" in capsys.readouterr().out
 
 
 STEPS_OF_USERS: dict[str, Callable[..., Tensor]] = {

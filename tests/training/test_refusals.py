@@ -160,7 +160,7 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("Mine.validation_step", "'z'"),
     ),
     "no step": (
-        lambda: trainer().fit(
+        lambda: trainer().validate(
             module(validation_step=LightningModule.validation_step), data(validation=rows(9))
         ),
         ("Mine", "validation_step", "test="),

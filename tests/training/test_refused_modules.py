@@ -17,12 +17,12 @@ from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR
 from torchmetrics.classification import MulticlassAccuracy
 
 import fl_lightning as fl
-from fl_lightning.training.lightning_module import REFUSED
+from fl_lightning.training.lightning_hooks import REFUSED
 
 
 @pytest.mark.parametrize("hook", sorted(REFUSED))
 def test_hooks_of_a_trainers_loop(hook: str) -> None:
-    mine = module(**{hook: lambda self, *_, **__: None})
+    mine = module(**{hook: lambda self, *_, **__: self.zero_grad()})
     refused(lambda: trainer().fit(mine, data()), "Mine", hook, "setup", "callback")
 
 
@@ -166,8 +166,8 @@ STEPS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     ),
     "a logged vector": (lambda self, b: self.log("mine", self(b["x"])[0]), "'mine' of shape (3,)"),
     "a number of the federation": (
-        lambda self, _: self.log("train/loss", 1.0),
-        "logs 'train/loss', which is the federation's",
+        lambda self, _: self.log("local/lr", 1.0),
+        "logs 'local/lr', which is the federation's",
     ),
     "a statistic over clients": (
         lambda self, _: self.log("loss_std", 1.0),
