@@ -93,6 +93,8 @@ class StepModel(nn.Module):
         finally:
             hook.remove()
         returned = result.get("loss") if isinstance(result, dict) else result
+        if isinstance(returned, Tensor) and returned.numel() == 1:
+            returned = returned.reshape(())  # which is backward()'s own rule
         loss = one_number(returned, f"{type(module).__name__}.training_step", ModelError)
         numbers = {
             name: torch.as_tensor(of.value)

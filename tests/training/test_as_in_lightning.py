@@ -122,14 +122,14 @@ class Template(Lit):
     def training_step(self, batch: Any, index: int) -> Tensor:
         self.mean(loss := super().training_step(batch, index))
         self.log("train/loss", self.mean)
-        return loss
+        return torch.zeros(1, dtype=loss.dtype) + loss
 
     def configure_optimizers(self) -> SGD:
         return SGD(self.trainer.model.parameters(), lr=0.1)
 
 
 def test_a_template_is_trained_and_scored_as_by_a_trainer() -> None:
-    """It was refused for its hooks, for a metric's name, and for `self.trainer.model`."""
+    """Refused were its hooks, a metric's name, `self.trainer.model`, and a loss of shape (1,)."""
     mine, batch = Template().double(), rows(40, torch.float64)
     expected = lightning(deepcopy(mine), batch, STEPS)
     given = fl.FederatedData(batch, clients=[0] * 40, validation=batch)
