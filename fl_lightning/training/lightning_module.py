@@ -82,16 +82,10 @@ class StepModel(nn.Module):
 
     def forward(self, batch: Any) -> StepOutput:
         """The loss of a batch, the output of the module's own `forward`, and what it logs."""
-        seen: list[Any] = []
-        module = self.lightning_module
-        hook = module.register_forward_hook(lambda _module, _inputs, out: seen.append(out))
-        self.logged = {}
+        module, self.logged = self.lightning_module, {}
         self.stand_in.enter("training")
-        try:
-            with _metrics_at_rest(module) as of_metrics:
-                result = _step(module.training_step, self._transferred(batch), 0)
-        finally:
-            hook.remove()
+        with _metrics_at_rest(module) as of_metrics, _heard(module) as seen:
+            result = _step(module.training_step, self._transferred(batch), 0)
         returned = result.get("loss") if isinstance(result, dict) else result
         if isinstance(returned, Tensor) and returned.numel() == 1:
             returned = returned.reshape(())  # which is backward()'s own rule
@@ -224,6 +218,24 @@ _takes_index = lru_cache(partial(is_param_in_hook_signature, param="batch_idx", 
 
 def _metrics(module: nn.Module) -> list[Metric]:
     return [m for m in module.modules() if isinstance(m, Metric)]
+
+
+@contextmanager
+def _heard(module: nn.Module) -> Iterator[list[Any]]:
+    """Give what `forward` returns, which a forward hook does not hear of `self.forward(x)`."""
+    own, forward, seen = vars(module), module.forward, list[Any]()
+    before = {name: own[name] for name in ("forward",) if name in own}
+
+    def heard(*given: Any, **named: Any) -> Any:
+        seen.append(forward(*given, **named))
+        return seen[-1]
+
+    own["forward"] = heard
+    try:
+        yield seen
+    finally:
+        del own["forward"]
+        own |= before
 
 
 @contextmanager
