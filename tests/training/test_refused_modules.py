@@ -127,7 +127,7 @@ OPTIMIZERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "no optimizer": (lambda self: None, "lr="),
     "a closure": (lambda self: LBFGS(self.parameters()), "closure"),
-    "a plateau": (scheduled(ReduceLROnPlateau), "metrics"),
+    "a plateau": (scheduled(ReduceLROnPlateau), "the ReduceLROnPlateau of Mine"),
     "a short cycle": (scheduled(ONE_CYCLE, total_steps=1), "steps ahead"),
     "a cycle of momentum": (
         scheduled(OneCycleLR, max_lr=0.1, total_steps=9),
