@@ -157,7 +157,8 @@ def module_rows(datamodule: Any, clients: Any) -> dict[str, Any]:
             f"{kind} that returns one owner for each row"
         )
     for hook in OF_BATCHES:
-        if defines(datamodule, hook):
+        # the hooks of a LightningModule that is its own data module are called with its steps
+        if defines(datamodule, hook) and not hasattr(datamodule, "training_step"):
             raise UserError(
                 f"{kind} overrides {hook}, which no federation calls: do this in the data set, or "
                 "in the steps of the LightningModule"

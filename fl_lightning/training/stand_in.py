@@ -7,7 +7,7 @@ from numbers import Number
 from operator import add
 from typing import Any, Literal, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, distributed
 from torchmetrics import Metric
 
 from fl_lightning.errors import ModelError
@@ -29,7 +29,7 @@ REDUCTIONS: dict[str, Callable[[float, float], float]] = {
 
 
 class StandIn:
-    """What `self.trainer` is in a federation: the round, the kind of step, the model; no more."""
+    """What `self.trainer` is in a federation: the round, the step, the model, the rank; no more."""
 
     sanity_checking = predicting = False
 
@@ -47,6 +47,16 @@ class StandIn:
             raise AttributeError
         self.reads_rounds = True
         return self.rounds
+
+    @property
+    def global_rank(self) -> int:
+        """The rank, of which modules print and plot on the first."""
+        return distributed.get_rank() if distributed.is_initialized() else 0
+
+    @property
+    def is_global_zero(self) -> bool:
+        """Whether this is the first rank."""
+        return self.global_rank == 0
 
     def enter(self, part: Literal["training", "validation", "test"]) -> None:
         """Let the next steps be of this part."""

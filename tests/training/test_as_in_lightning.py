@@ -24,6 +24,7 @@ from lightning_modules import (
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD, AdamW
+from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
 
 import fl_lightning as fl
@@ -111,7 +112,7 @@ class Template(Lit):
         self.mean, self.began = MeanMetric(), 0
 
     def on_train_start(self) -> None:
-        self.began += 1
+        self.began += self.trainer.is_global_zero and self.global_rank == 0
 
     def on_train_epoch_end(self) -> None:
         """Do nothing."""
@@ -139,6 +140,14 @@ def test_a_template_is_trained_and_scored_as_by_a_trainer() -> None:
     assert mine.began == 1
     loss = cross_entropy(mine.eval()(batch["x"] / 3), batch["label"])
     assert fit.validate(data=given)["val_loss"] == pytest.approx(loss.item(), rel=1e-12)
+
+
+def test_a_module_may_be_its_own_data_module() -> None:
+    mine, samples = Template(), [{name: t[0] for name, t in rows(1).items()}] * 9
+    mine.train_dataloader = mine.val_dataloader = lambda: DataLoader(samples)
+    fit = trainer()
+    fit.fit(mine, datamodule=mine, clients=[0, 1, 2] * 3)
+    assert fit.history["val_loss"].notna().all()
 
 
 def test_parts_without_a_step_are_not_scored(capsys: pytest.CaptureFixture) -> None:
