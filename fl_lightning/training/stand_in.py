@@ -28,6 +28,17 @@ REDUCTIONS: dict[str, Callable[[float, float], float]] = {
 """How numbers of two batches become one, by `reduce_fx` of `self.log`."""
 
 
+INSTEAD = {
+    "datamodule": "give the module what it needs before fit",
+    "estimated_stepping_batches": "schedule by rounds, self.trainer.max_epochs",
+    "logger": "log numbers by self.log",
+    "loggers": "log numbers by self.log",
+    "lr_scheduler_configs": "the history has local/lr",  # which self.lr_schedulers() reads
+    "strategy": "the history has local/lr",  # which self.optimizers() reads
+}
+"""What to do where a module reads what `self.trainer` has not."""
+
+
 class StandIn:
     """What `self.trainer` is in a federation: the round, the step, the model, the rank; no more."""
 
@@ -66,9 +77,10 @@ class StandIn:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # which copying asks for
             raise AttributeError(name)
+        instead = INSTEAD.get(name, "it has self.current_epoch, the round")
         raise ModelError(
             f"a federation has no self.trainer.{name}, which the module reads itself or by a "
-            "method of LightningModule: it has self.current_epoch, the round"
+            f"method of LightningModule: {instead}"
         )
 
 
