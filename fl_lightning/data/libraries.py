@@ -22,8 +22,12 @@ from fl_lightning.data.rows import (
 )
 from fl_lightning.errors import UserError
 
-UNIMPLEMENTED = {"lightning.pytorch.core.hooks", "pytorch_lightning.core.hooks"}
-"""Where loaders and hooks are defined that a data module does not have."""
+UNIMPLEMENTED = {
+    f"{package}.core.{part}"
+    for package in ("lightning.pytorch", "pytorch_lightning")
+    for part in ("hooks", "module")
+}
+"""Where steps, loaders and hooks are defined that a module of Lightning does not have."""
 
 OF_BATCHES = "on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"
 """Hooks of a data module that change a Trainer's batches."""
@@ -153,7 +157,8 @@ def module_rows(datamodule: Any, clients: Any) -> dict[str, Any]:
             f"{kind} that returns one owner for each row"
         )
     for hook in OF_BATCHES:
-        if _defines(datamodule, hook):
+        # the hooks of a LightningModule that is its own data module are called with its steps
+        if defines(datamodule, hook) and not hasattr(datamodule, "training_step"):
             raise UserError(
                 f"{kind} overrides {hook}, which no federation calls: do this in the data set, or "
                 "in the steps of the LightningModule"
@@ -165,7 +170,7 @@ def module_rows(datamodule: Any, clients: Any) -> dict[str, Any]:
         ("validate", "validation", "val_dataloader"),
         ("test", "test", "test_dataloader"),
     ):
-        if not _defines(datamodule, method):
+        if not defines(datamodule, method):
             continue
         # each stage begins alike, so that a random_split in setup is the same in all
         with seeded_rng(torch.initial_seed(), torch.device("cpu")):
@@ -179,9 +184,9 @@ def module_rows(datamodule: Any, clients: Any) -> dict[str, Any]:
     return found | {"clients": datamodule.clients() if clients is None else clients}
 
 
-def _defines(datamodule: Any, name: str) -> bool:
-    """Whether a data module has a loader or hook of its own."""
-    found = getattr(datamodule, name, None)
+def defines(module: Any, name: str) -> bool:
+    """Whether a module or a data module of Lightning has a step, a loader or a hook of its own."""
+    found = getattr(module, name, None)
     return found is not None and getattr(found, "__module__", None) not in UNIMPLEMENTED
 
 

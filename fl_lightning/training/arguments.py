@@ -219,16 +219,18 @@ def tried(
         )
     test = train.subset(slice(0, 0)) if test is None else test
     made = RunData(train, test, data.partition, data.partition, validation, own_tests)
-    if task.metrics and not made.scored():
+    if task.metrics and not made.scored(task):
         raise UserError(
             "metrics are scored on a test or validation part: give FederatedData test=0.2"
         )
     Layout(task.model)
-    parts.callbacks(callbacks, made, Path(), task)
+    own = parts.callbacks(callbacks, made, Path(), task)
+    of_clients = o.finetune_epochs or any(hasattr(one, "task") for one in own)
     with modes_kept(task.module), task.attached():
         clients = client_data(made, augment, o)
         dry_run(task.model, clients, task.loss, nullcontext)
-        for part, dataset in made.scored():
+        scored = dict(made.scored(task)) | ({"test": test} if of_clients and len(test) else {})
+        for part, dataset in scored.items():
             task.try_out(dataset, part)
     return Parts(task, made, parts.with_general_options(algorithm, o))
 

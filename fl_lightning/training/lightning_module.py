@@ -8,52 +8,18 @@ from typing import Any, Literal
 
 import torch
 from lightning import LightningModule
-from lightning.pytorch.core.hooks import DataHooks, ModelHooks
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 
 from fl_lightning.callbacks.metrics import computed
 from fl_lightning.core.losses import StepOutput, one_number
+from fl_lightning.data.libraries import defines
 from fl_lightning.errors import ModelError
+from fl_lightning.training.lightning_hooks import check_hooks, is_lightning
 from fl_lightning.training.stand_in import Logged, StandIn, distinct, logged, total
 
 Part = Literal["validation", "test"]
-
-CALLED = {
-    "configure_model",
-    "setup",
-    *(
-        f"on_{part}_{moment}"
-        for part in ("validation", "test")
-        for moment in ("start", "epoch_start", "batch_start", "batch_end", "epoch_end", "end")
-    ),
-}
-"""Hooks that are called."""
-
-UNNEEDED = {
-    "prepare_data",
-    "teardown",
-    *(f"{part}_dataloader" for part in ("train", "val", "test", "predict")),
-    *(hook for hook in dir(ModelHooks) if "predict" in hook or "checkpoint" in hook),
-}
-"""Hooks that a federation has no use for."""
-
-OF_LOOP = (
-    "backward",
-    "configure_callbacks",
-    "configure_gradient_clipping",
-    "lr_scheduler_step",
-    "optimizer_step",
-    "optimizer_zero_grad",
-    *(f"{part}_epoch_end" for part in ("training", "validation", "test")),  # of Lightning 1
-)
-REFUSED = {
-    hook
-    for hook in (*OF_LOOP, *vars(ModelHooks), *vars(DataHooks))
-    if hook[0] != "_" and hook not in CALLED | UNNEEDED
-}
-"""Hooks of a Trainer's loop, and of Lightning 1, which a federation does not call."""
 
 
 class StepModel(nn.Module):
@@ -67,6 +33,7 @@ class StepModel(nn.Module):
         logs: The names of the numbers that each training step logs; None before the first one.
         still: The parts that are in evaluation mode while the module trains, as they were given.
         rests: Whether a training step has called a metric, which is not updated there.
+        logs_loss: Whether it has logged train/loss, which is the federation's own number.
         anew: A metric that a Trainer lets count on over epochs, but is reset here; empty if none.
         metrics_by_name: The metrics that steps of evaluation have logged.
 
@@ -79,14 +46,9 @@ class StepModel(nn.Module):
 
     def __init__(self, module: LightningModule):
         super().__init__()
-        name, kind = type(module).__name__, type(module)
-        for hook in sorted(REFUSED):
-            if getattr(kind, hook, None) is not getattr(LightningModule, hook, None):
-                raise ModelError(
-                    f"{name} overrides {hook}, which no federation calls: do this in setup, in a "
-                    "step, in a hook of validation, in a callback or in a term"
-                )
-        if kind.training_step is LightningModule.training_step:
+        check_hooks(module)
+        name = type(module).__name__
+        if not defines(module, "training_step"):
             raise ModelError(f"{name} has no training_step: write one that returns the loss")
         if not module.automatic_optimization:
             raise ModelError(f"{name} optimizes by hand: leave automatic_optimization at True")
@@ -96,8 +58,8 @@ class StepModel(nn.Module):
         self.logged = dict[str, Logged]()
         self.logs: Sequence[str] | None = None
         self.rests, self.metrics_by_name = False, dict[str, Metric]()
-        self.anew = ""
-        self.stand_in = StandIn()
+        self.anew, self.logs_loss = "", False
+        self.stand_in = StandIn(module)
         parts = module.modules() if module.training else ()  # else it was only scored before
         self.still = [part for part in parts if not part.training]
 
@@ -120,22 +82,18 @@ class StepModel(nn.Module):
 
     def forward(self, batch: Any) -> StepOutput:
         """The loss of a batch, the output of the module's own `forward`, and what it logs."""
-        seen: list[Any] = []
-        module = self.lightning_module
-        hook = module.register_forward_hook(lambda _module, _inputs, out: seen.append(out))
-        self.logged = {}
+        module, self.logged = self.lightning_module, {}
         self.stand_in.enter("training")
-        try:
-            with _metrics_at_rest(module) as of_metrics:
-                result = _step(module.training_step, batch, 0)
-        finally:
-            hook.remove()
+        with _metrics_at_rest(module) as of_metrics, _heard(module) as seen:
+            result = _step(module.training_step, self._transferred(batch), 0)
         returned = result.get("loss") if isinstance(result, dict) else result
+        if isinstance(returned, Tensor) and returned.numel() == 1:
+            returned = returned.reshape(())  # which is backward()'s own rule
         loss = one_number(returned, f"{type(module).__name__}.training_step", ModelError)
         numbers = {
             name: torch.as_tensor(of.value)
             for name, of in self.logged.items()
-            if not (isinstance(of.value, Metric) or any(of.value is one for one in of_metrics))
+            if not any(of.value is one for one in of_metrics)
         }
         for name in numbers:
             if (reduction := self.logged[name].reduction) != "mean":
@@ -158,8 +116,7 @@ class StepModel(nn.Module):
 
     def has(self, part: Part) -> bool:
         """Whether the module has the step of this part."""
-        name = f"{part}_step"
-        return getattr(type(self.lightning_module), name) is not getattr(LightningModule, name)
+        return defines(self.lightning_module, f"{part}_step")
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[tuple[int, Any]], part: Part) -> dict[str, float]:
@@ -181,7 +138,8 @@ class StepModel(nn.Module):
 
         call("start")
         call("epoch_start")
-        for k, (size, batch) in enumerate(batches):
+        for k, (size, given) in enumerate(batches):
+            batch = self._transferred(given)
             call("batch_start", batch, k)
             result = _step(getattr(module, f"{part}_step"), batch, k)
             call("batch_end", result, batch, k)
@@ -210,6 +168,11 @@ class StepModel(nn.Module):
             metric.reset()
         return found
 
+    def _transferred(self, batch: Any) -> Any:
+        """A batch as the module's hooks of its transfer to the device make it."""
+        module = self.lightning_module
+        return module.on_after_batch_transfer(module.on_before_batch_transfer(batch, 0), 0)
+
     @contextmanager
     def attached(self) -> Iterator[None]:
         """Stand in for the module's Trainer: its logs come here, `current_epoch` is the round."""
@@ -232,6 +195,11 @@ class StepModel(nn.Module):
                 f"{kind} logs {name!r}, a metric that is no part of it, so nobody resets it: make "
                 "it an attribute, or an entry of an nn.ModuleDict"
             )
+        if self.stand_in.training and isinstance(value, Metric):
+            return  # it rests
+        if self.stand_in.training and name == "train/loss":
+            self.logs_loss = True
+            return
         self.logged[name] = logged(kind, name, value, *given, **options)
 
     def _log_dict(self, values: Mapping[str, Any], *given: Any, **options: Any) -> None:
@@ -250,6 +218,24 @@ _takes_index = lru_cache(partial(is_param_in_hook_signature, param="batch_idx", 
 
 def _metrics(module: nn.Module) -> list[Metric]:
     return [m for m in module.modules() if isinstance(m, Metric)]
+
+
+@contextmanager
+def _heard(module: nn.Module) -> Iterator[list[Any]]:
+    """Give what `forward` returns, which a forward hook does not hear of `self.forward(x)`."""
+    own, forward, seen = vars(module), module.forward, list[Any]()
+    before = {name: own[name] for name in ("forward",) if name in own}
+
+    def heard(*given: Any, **named: Any) -> Any:
+        seen.append(forward(*given, **named))
+        return seen[-1]
+
+    own["forward"] = heard
+    try:
+        yield seen
+    finally:
+        del own["forward"]
+        own |= before
 
 
 @contextmanager
@@ -280,7 +266,10 @@ def _metrics_at_rest(module: nn.Module) -> Iterator[list[Tensor]]:
 
 def set_up(module: nn.Module, stage: str = "fit") -> None:
     """Let a LightningModule make its parts, as a Trainer does before training and scoring."""
-    if isinstance(module, LightningModule):
+    if is_lightning(module):
         with StepModel(module).attached():
             module.setup(stage)
             module.configure_model()
+            if stage == "fit":
+                module.on_fit_start()
+                module.on_train_start()

@@ -10,7 +10,7 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from fl_lightning.core.algorithm import LocalFactory
 from fl_lightning.core.curves import OfRound
@@ -173,6 +173,11 @@ def _scheduler(name: str, optimizer: Optimizer, schedulers: Sequence[Any]) -> An
         raise ModelError(
             f"the scheduler of {name} has another interval than one epoch: a federation takes one "
             "step a round; leave out interval and frequency"
+        )
+    if isinstance(options["scheduler"], ReduceLROnPlateau):
+        raise ModelError(
+            f"the ReduceLROnPlateau of {name} waits for a score, but the rate of every round is "
+            "known before the first: use another scheduler such as CosineAnnealingLR, or give lr="
         )
     return options["scheduler"]
 

@@ -24,6 +24,7 @@ from fl_lightning.errors import ModelError, UserError, nearest
 from fl_lightning.executors import ClientResult
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.files import atomic
+from fl_lightning.training.lightning_hooks import is_lightning
 from fl_lightning.training.lightning_module import Part, StepModel
 from fl_lightning.training.lightning_optimizer import local_optimizer
 from fl_lightning.training.task import NAMES, Task, computes_its_loss, labels_loss, owners
@@ -43,6 +44,7 @@ class LightningTask(Task):
         self.optimizer = ""  # as text, if it is the module's own
         self.logged = dict[str, list[str]]()  # the names of the scores of each part
         self.scaled = False  # whether rows have images whose numbers are divided by 255
+        self.unscored = list[str]()  # the parts of the data that the module has no step for
         super().__init__(module, own_loss, (), batch_size)
 
     @property
@@ -54,7 +56,7 @@ class LightningTask(Task):
         """The algorithm with the module's optimizer and scheduler, unless options give it."""
         if not self.own_optimizer:
             return algorithm
-        assert isinstance(self.module, LightningModule)
+        assert is_lightning(self.module)
         stand_in = self.steps.stand_in
         stand_in.rounds = rounds
         local, lr, self.optimizer = local_optimizer(self.module, rounds)
@@ -85,6 +87,15 @@ class LightningTask(Task):
                 f"note: metrics rest in {name}.training_step, as parallel clients cannot keep "
                 "their sums: log numbers there"
             )
+        if self.steps.logs_loss:
+            found.append(
+                f"note: train/loss is the mean of the losses over clients, not what {name} logs by "
+                "this name"
+            )
+        found += [
+            f"note: {name} has no {part}_step, so the {part} part is not scored"
+            for part in self.unscored
+        ]
         if self.scaled:
             found.append(f"note: images of type uint8 reach {name} as floating numbers from 0 to 1")
         if self.steps.anew:
@@ -132,6 +143,13 @@ class LightningTask(Task):
                 "the model from 0 to 1: give int64 for classes, or floating numbers"
             )
         return DeviceDataset((rows,), y, classes, **owners(data, part))
+
+    def scores_part(self, part: str) -> bool:
+        """Whether the module has the step of a part of the data."""
+        found = self.steps.has("test" if part == "test" else "validation")
+        if not found and part not in self.unscored:
+            self.unscored.append(part)
+        return found
 
     def evaluation(self, data: DeviceDataset, part: str, every: int) -> Evaluation:
         """The callback that runs the step of a part on the global model."""
@@ -241,7 +259,7 @@ def task_of(
     """
     if isinstance(module, nn.Module) and not [*module.parameters()]:
         raise UserError(f"{type(module).__name__} has no parameters: there is nothing to train")
-    if isinstance(module, LightningModule):
+    if is_lightning(module):
         if loss is not None or metrics:
             raise UserError(
                 f"{type(module).__name__} is a LightningModule, whose steps are its loss and "
@@ -257,7 +275,7 @@ def task_of(
     if not isinstance(module, nn.Module):
         raise UserError(f"the module is a {type(module).__name__}: give a torch.nn.Module")
     wrapper, inner = type(module).__name__, next(module.children(), None)
-    if wrapper in ("OptimizedModule", "_FabricModule") and isinstance(inner, LightningModule):
+    if wrapper in ("OptimizedModule", "_FabricModule") and is_lightning(inner):
         raise UserError(
             f"{wrapper} hides the steps of the LightningModule {type(inner).__name__}: give that "
             "itself, with compile=True for torch.compile"

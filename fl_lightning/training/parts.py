@@ -35,6 +35,7 @@ from fl_lightning.federation.sampling import ClientSampler, UniformSampling
 from fl_lightning.runs.chosen import Chosen, wrong_result
 from fl_lightning.runs.options import Options
 from fl_lightning.terms import Clip, ExactAggregation
+from fl_lightning.training.task import Task
 
 UNIFORM = Chosen("fixed", UniformSampling, {})
 """The default of `--sampling`."""
@@ -95,10 +96,11 @@ class RunData:
     validation: DeviceDataset | None = None
     own_tests: Partition | None = None
 
-    def scored(self) -> list[tuple[str, DeviceDataset]]:
+    def scored(self, task: Task) -> list[tuple[str, DeviceDataset]]:
         """The parts that the global model is scored on, by name; the last one chooses the best."""
         named = ("test", self.test), ("validation", self.validation)
-        return [(part, data) for part, data in named if data is not None and len(data)]
+        held = [(part, data) for part, data in named if data is not None and len(data)]
+        return [(part, data) for part, data in held if task.scores_part(part)]
 
     def to(self, device: torch.device) -> "RunData":
         """Copy the data to another device."""

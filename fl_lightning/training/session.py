@@ -142,12 +142,12 @@ class Session:
         """Run the rounds; returns whether the run is over, and not stopped by a signal."""
         task, data, run = made.task, made.data.to(fabric.device), self.run
         o = self.options = replace(self.options, clients=len(data.partition))
-        scored = [task.evaluation(d, part, o.evaluate_every) for part, d in data.scored()]
+        scored = [task.evaluation(d, part, o.evaluate_every) for part, d in data.scored(task)]
         own = parts.callbacks(self.callbacks, data, run.path, task)
         self.federation = federation = self._simulation(fabric, made, data, own)
         federation.prepare()
         if task.metrics:  # a round later is too late to name a wrong one
-            for part, d in data.scored():
+            for part, d in data.scored(task):
                 task.try_out(d, part)
         if self.lockstep:
             ask(federation)

@@ -7,7 +7,7 @@ from numbers import Number
 from operator import add
 from typing import Any, Literal, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, distributed
 from torchmetrics import Metric
 
 from fl_lightning.errors import ModelError
@@ -28,12 +28,24 @@ REDUCTIONS: dict[str, Callable[[float, float], float]] = {
 """How numbers of two batches become one, by `reduce_fx` of `self.log`."""
 
 
+INSTEAD = {
+    "datamodule": "give the module what it needs before fit",
+    "estimated_stepping_batches": "schedule by rounds, self.trainer.max_epochs",
+    "logger": "log numbers by self.log",
+    "loggers": "log numbers by self.log",
+    "lr_scheduler_configs": "the history has local/lr",  # which self.lr_schedulers() reads
+    "strategy": "the history has local/lr",  # which self.optimizers() reads
+}
+"""What to do where a module reads what `self.trainer` has not."""
+
+
 class StandIn:
-    """What `self.trainer` is in a federation: the round and the kind of step, and no more."""
+    """What `self.trainer` is in a federation: the round, the step, the model, the rank; no more."""
 
     sanity_checking = predicting = False
 
-    def __init__(self) -> None:
+    def __init__(self, model: Any) -> None:
+        self.model = model
         self.current_epoch: Any = 0
         self.rounds: int | None = None  # while `configure_optimizers` runs
         self.reads_rounds = False
@@ -47,6 +59,16 @@ class StandIn:
         self.reads_rounds = True
         return self.rounds
 
+    @property
+    def global_rank(self) -> int:
+        """The rank, of which modules print and plot on the first."""
+        return distributed.get_rank() if distributed.is_initialized() else 0
+
+    @property
+    def is_global_zero(self) -> bool:
+        """Whether this is the first rank."""
+        return self.global_rank == 0
+
     def enter(self, part: Literal["training", "validation", "test"]) -> None:
         """Let the next steps be of this part."""
         self.training = part == "training"
@@ -55,9 +77,10 @@ class StandIn:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # which copying asks for
             raise AttributeError(name)
+        instead = INSTEAD.get(name, "it has self.current_epoch, the round")
         raise ModelError(
             f"a federation has no self.trainer.{name}, which the module reads itself or by a "
-            "method of LightningModule: it has self.current_epoch, the round"
+            f"method of LightningModule: {instead}"
         )
 
 

@@ -126,6 +126,10 @@ class Task:
         targets = [data.divided(rows)[1] for rows in parts]
         return number_names(*targets)
 
+    def scores_part(self, part: str) -> bool:
+        """Whether the task can score a part of the data."""
+        return True
+
     def evaluation(self, data: DeviceDataset, part: str, every: int) -> Evaluation:
         """The callback that scores the global model on a part."""
         return Evaluation(data, every, self.batch_size, NAMES[part], self.metrics)

@@ -4,12 +4,28 @@ from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import pytorch_lightning
 import torch
-from lightning_modules import Lit, distance, lightning, module, rows, state, trainer
-from torch import Tensor
+from lightning import LightningModule
+from lightning_modules import (
+    Lit,
+    data,
+    distance,
+    lightning,
+    module,
+    rows,
+    state,
+    step_with,
+    trainer,
+)
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from torch.optim import SGD, AdamW
+from torch.utils.data import DataLoader
+from torchmetrics import MeanMetric
 
 import fl_lightning as fl
 from fl_lightning.training.lightning_module import StepModel
@@ -67,6 +83,87 @@ def test_a_part_in_evaluation_mode_stays_so_after_a_fit_that_was_refused(tmp_pat
         trainer(rounds=1, run_dir=tmp_path).fit(module, data)
     trainer(rounds=1).fit(module, data)
     assert module.norm.running_mean.equal(began["norm.running_mean"])
+
+
+def test_a_module_of_pytorch_lightning_trains_as_one_of_lightning() -> None:
+    """It was taken for a plain module, and its steps were not called."""
+
+    def trained(base: Any) -> dict[str, Tensor]:
+        members = {name: vars(Lit)[name] for name in ("training_step", "validation_step")}
+        members["forward"] = lambda self, x: self.net(x)
+        members["configure_optimizers"] = lambda self: SGD(self.parameters(), lr=0.1)
+        mine = type("Mine", (base,), members)()
+        torch.manual_seed(1)
+        mine.net = nn.Linear(6, 3)
+        fit = trainer()
+        fit.fit(mine, data(validation=0.2))
+        assert {"loss", "val_loss"} <= {*fit.history}
+        return state(mine)
+
+    theirs = trained(pytorch_lightning.LightningModule)
+    assert distance(theirs, trained(LightningModule)) == 0
+
+
+class Template(Lit):
+    """Has what templates of modules have besides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean, self.began = MeanMetric(), 0
+
+    def on_train_start(self) -> None:
+        self.began += self.trainer.is_global_zero and self.global_rank == 0
+
+    def on_train_epoch_end(self) -> None:
+        """Do nothing."""
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return batch | {"x": batch["x"] / (2 if self.trainer.training else 3)}
+
+    def training_step(self, batch: Any, index: int) -> Tensor:
+        self.mean(loss := super().training_step(batch, index))
+        self.log("train/loss", self.mean)
+        return torch.zeros(1, dtype=loss.dtype) + loss
+
+    def configure_optimizers(self) -> SGD:
+        return SGD(self.trainer.model.parameters(), lr=0.1)
+
+
+def test_a_template_is_trained_and_scored_as_by_a_trainer() -> None:
+    """Refused were its hooks, a metric's name, `self.trainer.model`, and a loss of shape (1,)."""
+    mine, batch = Template().double(), rows(40, torch.float64)
+    expected = lightning(deepcopy(mine), batch, STEPS)
+    given = fl.FederatedData(batch, clients=[0] * 40, validation=batch)
+    fit = trainer(rounds=1, local_steps=STEPS, batch_size=40)
+    fit.fit(mine, given)
+    assert distance(mine, expected) < 1e-12
+    assert mine.began == 1
+    loss = cross_entropy(mine.eval()(batch["x"] / 3), batch["label"])
+    assert fit.validate(data=given)["val_loss"] == pytest.approx(loss.item(), rel=1e-12)
+
+
+def test_a_module_may_be_its_own_data_module() -> None:
+    mine, samples = Template(), [{name: t[0] for name, t in rows(1).items()}] * 9
+    mine.train_dataloader = mine.val_dataloader = lambda: DataLoader(samples)
+    fit = trainer()
+    fit.fit(mine, datamodule=mine, clients=[0, 1, 2] * 3)
+    assert fit.history["val_loss"].notna().all()
+
+
+def test_parts_without_a_step_are_not_scored(capsys: pytest.CaptureFixture) -> None:
+    """They were refused."""
+    fit = trainer()
+    fit.fit(module(test_step=LightningModule.test_step), data(test=0.2, validation=0.2))
+    assert "val_loss" in fit.history
+    assert "Mine has no test_step" in capsys.readouterr().out
+
+
+def test_the_loss_of_a_round_is_the_federations(capsys: pytest.CaptureFixture) -> None:
+    """A step may log another one by its name."""
+    fit = trainer()
+    fit.fit(module(training_step=step_with(lambda self, _: self.log("train/loss", 7.0))), data())
+    assert (fit.history["train/loss"] < 7).all()
+    assert "train/loss is the mean" in capsys.readouterr().out
 
 
 STEPS_OF_USERS: dict[str, Callable[..., Tensor]] = {

@@ -49,6 +49,22 @@ def test_a_step_that_does_not_call_forward_has_no_scores_of_classes() -> None:
         trainer(finetune_epochs=[1], rounds=1).fit(Inner(norm=False), given)
 
 
+def test_a_step_may_call_forward_as_a_method() -> None:
+    class Method(Lit):
+        def training_step(self, batch: Any, index: int) -> Any:
+            return nn.functional.cross_entropy(self.forward(batch["x"]), batch["label"])
+
+    given = fl.FederatedData(rows(40), clients=[0, 1] * 20, test=0.2)
+    scores = list[Any]()
+    for module in (Method(), Lit()):
+        fit = trainer("fedntd", rounds=1, callbacks=[fl.callbacks.PersonalScores])
+        fit.fit(module, given)
+        scores += [fit.history["own/accuracy"].item(), module.outer.weight]
+        assert "forward" not in vars(module)
+    assert scores[0] == scores[2]
+    assert scores[1].equal(scores[3])
+
+
 def test_the_worst_tenth_has_the_least_accuracy_where_a_step_logs_a_loss_first() -> None:
     given, module = fl.FederatedData(rows(80), clients=[0, 1, 2, 3] * 20, test=0.4), Lit()
     fit = trainer(rounds=1, callbacks=[fl.callbacks.PersonalScores])

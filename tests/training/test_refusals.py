@@ -159,8 +159,14 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: trainer().fit(module(validation_step=bad_step), data(validation=rows(9))),
         ("Mine.validation_step", "'z'"),
     ),
+    "no step for clients' scores": (
+        lambda: trainer(callbacks=[fl.callbacks.ClientScores]).fit(
+            module(test_step=LightningModule.test_step), data(test=0.2)
+        ),
+        ("Mine", "test_step", "validation="),
+    ),
     "no step": (
-        lambda: trainer().fit(
+        lambda: trainer().validate(
             module(validation_step=LightningModule.validation_step), data(validation=rows(9))
         ),
         ("Mine", "validation_step", "test="),

@@ -17,12 +17,12 @@ from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR
 from torchmetrics.classification import MulticlassAccuracy
 
 import fl_lightning as fl
-from fl_lightning.training.lightning_module import REFUSED
+from fl_lightning.training.lightning_hooks import REFUSED
 
 
 @pytest.mark.parametrize("hook", sorted(REFUSED))
 def test_hooks_of_a_trainers_loop(hook: str) -> None:
-    mine = module(**{hook: lambda self, *_, **__: None})
+    mine = module(**{hook: lambda self, *_, **__: self.zero_grad()})
     refused(lambda: trainer().fit(mine, data()), "Mine", hook, "setup", "callback")
 
 
@@ -127,7 +127,7 @@ OPTIMIZERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "no optimizer": (lambda self: None, "lr="),
     "a closure": (lambda self: LBFGS(self.parameters()), "closure"),
-    "a plateau": (scheduled(ReduceLROnPlateau), "metrics"),
+    "a plateau": (scheduled(ReduceLROnPlateau), "the ReduceLROnPlateau of Mine"),
     "a short cycle": (scheduled(ONE_CYCLE, total_steps=1), "steps ahead"),
     "a cycle of momentum": (
         scheduled(OneCycleLR, max_lr=0.1, total_steps=9),
@@ -148,8 +148,9 @@ OPTIMIZERS: dict[str, tuple[Callable[[Any], Any], str]] = {
 STEPS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "trainer": (lambda self, _: self.trainer.world_size, "self.trainer.world_size"),
     "rounds in a step": (lambda self, _: self.trainer.max_epochs, "self.trainer.max_epochs"),
+    "logger": (lambda self, _: self.logger, "log numbers by self.log"),
     "global_step": (lambda self, _: self.global_step, "global_step"),
-    "optimizers": (lambda self, _: self.optimizers(), "a method of LightningModule"),
+    "optimizers": (lambda self, _: self.optimizers(), "local/lr"),
     "a moving average": (averages, "'norm.weight' in a step"),
     "a moving average of data": (averages_data, "'norm.weight' in a step"),
     "a logged sum": (
@@ -166,8 +167,8 @@ STEPS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     ),
     "a logged vector": (lambda self, b: self.log("mine", self(b["x"])[0]), "'mine' of shape (3,)"),
     "a number of the federation": (
-        lambda self, _: self.log("train/loss", 1.0),
-        "logs 'train/loss', which is the federation's",
+        lambda self, _: self.log("local/lr", 1.0),
+        "logs 'local/lr', which is the federation's",
     ),
     "a statistic over clients": (
         lambda self, _: self.log("loss_std", 1.0),
