@@ -67,7 +67,8 @@ def check_hooks(module: LightningModule) -> None:
 
 
 def _does_nothing(hook: Any) -> bool:
-    """Whether a hook names nothing that it could call or change, as those of templates."""
+    """Whether a hook is empty, as those of templates."""
     code = getattr(hook, "__code__", None)
-    called = hook.__name__.startswith("on_")  # others do something by being empty
-    return called and code is not None and not (code.co_names or code.co_freevars)
+    if code is None or not hook.__name__.startswith("on_"):  # others do something by being empty
+        return False
+    return not code.co_names and {*code.co_consts} <= {None, hook.__doc__}
