@@ -103,6 +103,7 @@ class LocalTraining:
             len(self.logs.tags),
             own_weights,
             self.server.algorithm.combining is not None,
+            any("noise" in term.roles for term in self.server.algorithm.terms),
         )
         work = [self.clients.steps_in(client, self.server.round) for client in cohort]
         of_ranks = assign_groups(
