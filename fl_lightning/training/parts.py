@@ -261,7 +261,11 @@ def sampler(chosen: Chosen, fraction: float, sizes: Tensor, may_be_empty: bool) 
         made: ClientSampler = chosen.call_with(**filled_in)
         return made
     taken = {name: part for name, part in filled_in.items() if chosen.wants(name)}
-    return partial(chosen.function, **chosen.options, **taken)
+    if not (options := {**chosen.options, **taken}):
+        return chosen.function
+    bound = partial(chosen.function, **options)
+    vars(bound).update(vars(chosen.function))  # such as `may_be_empty`
+    return bound
 
 
 def executor(o: Options, device: torch.device, parameters: int) -> Callable[..., Executor]:

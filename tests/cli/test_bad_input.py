@@ -169,3 +169,8 @@ def test_a_sampler_that_gives_no_cohort_is_refused(cohort):
     run = federation(Algorithm(), sampler=lambda *_: cohort)
     with pytest.raises(UserError, match=r"round 1 of 3: .* gave the cohort .* a list"):
         run.fit()
+
+
+def test_a_sampler_of_other_parameters_is_refused_before_the_first_round():
+    with pytest.raises(UserError, match=r"<lambda>\(num_clients, seed\) cannot be called"):
+        federation(Algorithm(), sampler=lambda num_clients, seed: [0])
