@@ -29,6 +29,7 @@ from torch.optim import SGD
 from fl_lightning import Algorithm, algorithms
 from fl_lightning.core.curves import exponential
 from fl_lightning.core.weighting import by_size
+from fl_lightning.terms import LMO, Extrapolation
 
 C = algorithms
 UNIFORM = Algorithm()
@@ -167,6 +168,14 @@ def test_fedvarp_ends_where_fedavg_of_all_clients_does_though_few_are_drawn() ->
     varp, avg, optimum = end(C.fedvarp()), end(UNIFORM), end(UNIFORM, sampler=all_three)
     varp, avg = (varp - optimum).norm(), (avg - optimum).norm()
     assert varp < 1e-6 < 0.1 < avg
+
+
+def test_fedexp_sees_the_moves_where_another_term_scales_their_mean() -> None:
+    moves = {}
+    for damp in (False, True):
+        run = federation(Algorithm(LMO(damp=damp), Extrapolation(1e-6)))
+        moves[damp] = round_after_round(run, 1).w.detach() - run.server.initial_w
+    torch.testing.assert_close(moves[True], 5 / 6 * moves[False])  # five of six clients
 
 
 @pytest.mark.parametrize("method", [C.fedexp(1e-6), C.fedvarp()], ids=["fedexp", "fedvarp"])
