@@ -180,10 +180,15 @@ def combining(rule: Any) -> Any:
         (lambda: Algorithm(Krum(), TrimmedMean()), ("Krum", "TrimmedMean")),
         (lambda: algorithms.krum().replace(weight=by_size), ("Krum", "uniform")),
         (lambda: federation(Algorithm(LossWeight(1.0), Krum())), ("Krum", "v.weight")),
+        (lambda: federation(modifiers.ipm().to(algorithms.fedvarp())), ("Inner", "not move")),
+        (lambda: federation(modifiers.alie().to(algorithms.fedadmm())), ("Little", "not move")),
         (combining(lambda x: x), ("Mine.combine", "[99]")),
         (combining(lambda x: x.sum(0).add_(x[0].mul_(2))), ("Mine.combine", "in place")),
     ],
-    ids=["two rules", "weights by size", "weights of a term", "another shape", "in place"],
+    ids=[
+        *("two rules", "weights by size", "weights of a term", "fedvarp", "fedadmm"),
+        *("another shape", "in place"),
+    ],
 )
 def test_what_does_not_fit_is_refused(make: Any, named: tuple[str, ...]) -> None:
     with pytest.raises(TermError) as refused:
