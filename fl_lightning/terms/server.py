@@ -186,7 +186,7 @@ class RelaxedInitialization(Term):
         return w + self.beta * (w - v.w_i)
 
     def report(self, w: Tensor, v: View) -> Any:
-        v.w_i = w
+        v.w_i = v.own
         return (v.weight * (v.origin - v.anchor), v.weight) if self.whole else ()
 
     def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
