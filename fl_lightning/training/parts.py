@@ -16,6 +16,7 @@ from torchmetrics import Metric
 
 from fl_lightning.algorithms import modifiers
 from fl_lightning.callbacks.bases import HOOKS, Measure, Stopping
+from fl_lightning.callbacks.personal_models import PersonalWeights
 from fl_lightning.callbacks.privacy import check_opacus, is_private
 from fl_lightning.core.algorithm import Algorithm, local_sgd
 from fl_lightning.core.curves import as_curve
@@ -175,8 +176,8 @@ def _check_callbacks(made: Sequence[Any], has_validation: bool) -> None:
                 f"{name} is of Lightning's Trainer, which a federation is not: choose one of "
                 "fl_lightning.callbacks"
             )
-        if isinstance(new, Measure) and [*map(type, made)].count(type(new)) > 1:
-            raise UserError(f"{name} would measure twice under equal names: give it once")
+        if isinstance(new, Measure | PersonalWeights) and [*map(type, made)].count(type(new)) > 1:
+            raise UserError(f"{name} would write twice under equal names: give it once")
         hooks = [hook for hook in dir(new) if hook.startswith("on_")]
         if unknown := [hook for hook in hooks if hook not in HOOKS]:
             raise UserError(f"{name} has a hook {unknown[0]}{nearest(unknown[0], HOOKS)}")
