@@ -4,7 +4,7 @@ The mean of B times the mean of A is not the mean of the products, which these t
 different ways.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,3 +149,7 @@ class UnequalRanks(Term):
 
     def update(self, delta: Tensor, mean: Sequence[Tensor], v: View) -> Tensor:
         return delta + weighted(mean)
+
+    def summary_lines(self, first: View, last: View) -> Iterator[str]:
+        if len({*self.ranks}) > 1:
+            yield f"the upload is of rank {self.ranks[0]}; comm/uplink_mb is of all ranks"
