@@ -30,6 +30,10 @@ class SignFlip(Term):
         attacks = v.client + 0.5 < self.share * v.clients
         return torch.where(attacks, -self.scale * delta, delta)
 
+    def summary_lines(self, first: View, last: View) -> Iterable[str]:
+        if self.share * first.clients <= 0.5:
+            yield f"no client attacks: share {self.share} of {first.clients} clients is below one"
+
 
 @dataclass(frozen=True)
 class Mean(Term):

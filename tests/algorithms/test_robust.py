@@ -137,10 +137,19 @@ def test_attacks_by_hand(attack: Any, sent: np.ndarray, rule: Term) -> None:
     torch.testing.assert_close(found, rule.combine(attacked, v), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize(("share", "said"), [(0.1, True), (0.2, False)])
-def test_a_share_of_less_than_one_client_is_said(share: float, said: bool) -> None:
+@pytest.mark.parametrize(
+    ("attack", "said"),
+    [
+        (InnerProduct(Krum(0.2), 0.1), True),
+        (InnerProduct(Krum(0.2), 0.2), False),
+        (SignFlip(0.02), True),
+        (SignFlip(0.03), False),
+    ],
+    ids=str,
+)
+def test_a_share_of_less_than_one_client_is_said(attack: Term, said: bool) -> None:
     of_round: Any = SimpleNamespace(participation=0.25, clients=20)
-    lines = [*InnerProduct(Krum(0.2), share).summary_lines(of_round, of_round)]
+    lines = attack.summary_lines(of_round, of_round)
     assert any("no client attacks" in line for line in lines) == said
 
 
