@@ -17,10 +17,9 @@ Model = Literal["cohort", "clients"]
 class ClientModels(Term):
     """Keeps means of the clients' last models u_i; it trains nothing.
 
-    `cohort` is the mean over the cohort with the method's weights, w^t if it is empty. `clients` is
-    the plain mean over all clients; those that were never visited count as w^0. FedSSG's repository
-    scores both (https://arxiv.org/abs/2509.13895). The term's traffic does not count in the
-    method's cost.
+    `cohort` is the mean over the last cohort with the method's weights. `clients` is the plain mean
+    over all clients; those that were never visited count as w^0. FedSSG's repository scores both
+    (https://arxiv.org/abs/2509.13895). The term's traffic does not count in the method's cost.
     """
 
     models: tuple[Model, ...] = ("cohort", "clients")

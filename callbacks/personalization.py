@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.callbacks.bases import defined
-from fl_lightning.callbacks.scoring import Scorer, counted_samples, write_csv
+from fl_lightning.callbacks.scoring import Scorer, write_csv
 from fl_lightning.core.losses import scores_of
 from fl_lightning.core.network import call, class_name
 from fl_lightning.core.prediction import PersonalModel, from_logits, is_right
@@ -22,7 +22,7 @@ from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.divergence import all_finite
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.federation.fine_tuning import FineTuning
-from fl_lightning.federation.mean_loss import some_samples
+from fl_lightning.federation.mean_loss import counted_samples, some_samples
 from fl_lightning.federation.server import load_model
 
 

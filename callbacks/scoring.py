@@ -21,21 +21,14 @@ from fl_lightning.callbacks.metrics import (
     results,
     update,
 )
-from fl_lightning.core.losses import (
-    IGNORED,
-    TaskLoss,
-    counted,
-    is_cross_entropy,
-    option,
-    scores_of,
-)
+from fl_lightning.core.losses import TaskLoss, counted, scores_of
 from fl_lightning.core.network import call
 from fl_lightning.core.prediction import is_right
 from fl_lightning.data import DeviceDataset
 from fl_lightning.errors import UserError
 from fl_lightning.executors import ClientResult
 from fl_lightning.federation.federation import Federation, Metrics
-from fl_lightning.federation.mean_loss import MeanLoss, some_samples
+from fl_lightning.federation.mean_loss import MeanLoss, counted_samples, some_samples
 from fl_lightning.federation.server import copy_of, load_model
 from fl_lightning.files import atomic
 
@@ -108,15 +101,6 @@ class TrainingLoss:
             if self._counted[k]:  # the mean of no target is NaN
                 self._mean.index = self._batches[k]
                 yield k, self._counted[k] / whole
-
-
-def counted_samples(loss: TaskLoss, data: DeviceDataset, index: Tensor) -> Tensor:
-    """The samples of an index without the class that a cross entropy leaves out."""
-    left_out = option(loss, "ignore_index", IGNORED)
-    if not is_cross_entropy(loss) or (data.classes and not 0 <= left_out < len(data.classes)):
-        return index  # most data sets: to choose among them would wait for a GPU
-    y = data.targets(index)
-    return index[y != left_out] if isinstance(y, Tensor) and y.ndim == 1 else index
 
 
 def forward_batch(data: DeviceDataset, at_least: int) -> int:

@@ -176,7 +176,8 @@ def normalized(argv: Sequence[str]) -> list[str]:
 def with_source(argv: Sequence[str]) -> list[str]:
     """`argv`, and behind it what `--data file.csv` stands for: the file itself names the source."""
     file = last_value(argv, "--data") or ""
-    return [*argv, *(["--data", "table", "--data.file", file] if file.endswith(".csv") else [])]
+    is_table = file.lower().endswith(".csv")
+    return [*argv, *(["--data", "table", "--data.file", file] if is_table else [])]
 
 
 def with_resumed_options(argv: Sequence[str]) -> list[str]:

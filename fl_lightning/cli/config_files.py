@@ -34,7 +34,7 @@ def read_files(files: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
             options = flat({str(key): value for key, value in content.items()})
         except ValueError as error:
             raise UserError(f"the configuration {file} {error}") from None
-        if str(options.get("data")).endswith(".csv"):  # the file itself names the source
+        if str(options.get("data")).lower().endswith(".csv"):  # the file itself names the source
             options |= {"data": "table", "data.file": options["data"]}
         for key in [key for key in options if key in merged and merged[key] != options[key]]:
             # another function: earlier files have options for the former one

@@ -239,9 +239,9 @@ class Algorithm:
             states[i] = view._states()
             weight, bits, numbers = map(states[i].pop, assigned)
             sent = Sent(after, weight, bits)
-        if sent.update is not delta:
-            w = facts["origin"] + sent.update
-        return sent, *self.report(w, {**facts, "weight": sent.weight}, states, server_states)
+        seen = w if sent.update is delta else facts["origin"] + sent.update
+        facts = {**facts, "weight": sent.weight, "own": w}
+        return sent, *self.report(seen, facts, states, server_states)
 
     def report(
         self, w: Tensor, facts: Facts, states: AllStates, server_states: AllStates

@@ -68,6 +68,7 @@ class Rehearsal:
         message: One message a term; every client's have this structure and these shapes.
         starts_elsewhere: Whether clients start elsewhere than at w^t.
         assigned: Which of `weight` and `bits` terms assign in `send`.
+        uses_updates: Whether the server's step depends on the updates, not on messages alone.
         update_reads: The facts and states that each term reads in `update`.
         moved: Names of the frozen parameters that the server moves.
     """
@@ -76,6 +77,7 @@ class Rehearsal:
     message: list[Any]
     starts_elsewhere: bool
     assigned: set[str]
+    uses_updates: bool
     update_reads: list[set[str]]
     moved: set[str]
 
@@ -131,7 +133,8 @@ def rehearse(
             assigned |= view._assigned & {"weight", "bits"}
         elif view._hook == "update":
             reads[view._term] |= view._read
-    return Rehearsal(cost, last.messages, elsewhere, assigned, reads, moved)
+    uses_updates = first.server_uses_progress or last.server_uses_progress
+    return Rehearsal(cost, last.messages, elsewhere, assigned, uses_updates, reads, moved)
 
 
 def _cost(*rounds: RehearsedRound) -> Cost:

@@ -89,7 +89,7 @@ class Term:
             does with the mean update), "personal" (what clients keep for themselves), "select"
             (which numbers are sent) or "round" (how these are rounded). "unclipped" keeps the
             term's gradients unclipped. A term tagged "measure" trains nothing, and does not count
-            in the method's cost.
+            in the method's cost. With one tagged "noise" rounds without clients count.
         logs: Names of the scalars that it publishes by `v.log`.
         diagnostics: Names of those that cost more; `--callback diagnostics` publishes them.
         draws: Whether clients draw random numbers, by `v.uniform` and `v.normal`.

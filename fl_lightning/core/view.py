@@ -51,6 +51,8 @@ class View:
     """In `send`: the size of the update that is sent, 0-dim; `send` assigns what it saves."""
     numbers: Tensor
     """In `send`: how many numbers are sent, 0-dim; a term that sends fewer assigns it."""
+    own: Tensor
+    """In `report`: the client's own model u_i; the server sees what `send` has left of it."""
     labels: Tensor
     """Samples of each class that the client holds, (classes,), in the model's dtype; some are 0.
 

@@ -37,8 +37,8 @@ class RoundStatus:
         stop: Whether any rank asks to end the run after this round.
         preempted: Whether any rank asks so for a run that is to be resumed.
         diverged: By position in the cohort, the part that is not finite (see `client_diverged`).
-        counts: Whether the round counts. It does not if a diverged client stops the run, if no
-            client of the cohort is left, or if all weights are 0 and no term has assigned them.
+        counts: Whether the round counts. It does not if a diverged client stops the run, if there
+            is no client, and no noise, or if all weights are 0 and no term has assigned them.
         bits: The size of what the cohort sent, without messages and buffers.
     """
 
@@ -70,6 +70,7 @@ class RoundSums:
         logs: Number of scalars that terms log.
         own_weights: Whether terms assign weights, which then are not 1 on average.
         combines: Whether the server combines the updates, so that each is kept.
+        noisy: Whether a cohort of no client counts, too: the server adds noise to its sum.
     """
 
     def __init__(
@@ -84,8 +85,9 @@ class RoundSums:
         logs: int = 0,
         own_weights: bool = False,
         combines: bool = False,
+        noisy: bool = False,
     ):
-        self._own_weights, self._combines = own_weights, combines
+        self._own_weights, self._combines, self._noisy = own_weights, combines, noisy
         leaves, self._structure = tree_flatten(message)
         self._vectors, self._last = 1 + starts_elsewhere, 1 + starts_elsewhere + len(leaves)
         self._received, changes = buffers, [change(b, b) for b in buffers.values()]
@@ -231,7 +233,7 @@ class RoundSums:
         found = {k: round(part) - 1 for k, part in enumerate(of["diverged"]) if part}
         weight = sum(of["weight"])
         averages = weight > 0 or (weight == 0 and self._own_weights)  # terms may weigh all by 0
-        trained = not self._cohort or (sum(of["counts"]) > 0 and averages)
+        trained = any(of["counts"]) and averages if self._cohort else self._noisy
         counts = trained and not (self._stops and found)
         status = RoundStatus(stop > 0, preempted > 0, found, counts, sum(of["bits"]))
         return status, table[len(table) - len(more) :]

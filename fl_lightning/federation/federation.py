@@ -89,7 +89,7 @@ class Federation:
         deterministic: bool = False,
         diagnostics: bool = False,
     ):
-        sanity_checks.check_settings(fabric, on_divergence)
+        sanity_checks.check_settings(fabric, on_divergence, sampler)
         self.fabric, self.module = fabric, fabric.to_device(module)
         self.clients, self.sampler, self.rounds = clients, sampler, rounds
         self.seed, self.on_divergence = seed, on_divergence

@@ -66,6 +66,11 @@ class LocalTraining:
                 f"a term weighs clients by v.weight, but {type(combining).__name__} combines "
                 "updates of clients that count equally: leave one of them out"
             )
+        if combining is not None and not self.rehearsal.uses_updates:
+            raise TermError(
+                f"{type(combining).__name__} combines updates, by which the server does not move, "
+                "as in FedVARP and FedADMM, whose clients report: choose another method"
+            )
         self.logs = TermLogs(self.server.algorithm.terms, diagnostics)
         self.sum_type = ExactSum if deterministic else PlainSum
         self.rates = LocalRates(server, clients)
@@ -103,6 +108,7 @@ class LocalTraining:
             len(self.logs.tags),
             own_weights,
             self.server.algorithm.combining is not None,
+            any("noise" in term.roles for term in self.server.algorithm.terms),
         )
         work = [self.clients.steps_in(client, self.server.round) for client in cohort]
         of_ranks = assign_groups(

@@ -12,7 +12,15 @@ from torch.autograd.functional import vhp, vjp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 
-from fl_lightning.core.losses import TaskLoss, counted, cross_entropy, scores_of
+from fl_lightning.core.losses import (
+    IGNORED,
+    TaskLoss,
+    counted,
+    cross_entropy,
+    is_cross_entropy,
+    option,
+    scores_of,
+)
 from fl_lightning.core.network import functional_call
 from fl_lightning.core.prediction import is_right
 from fl_lightning.core.vector import Layout
@@ -79,18 +87,19 @@ class MeanLoss:
     def scores(self, points: Tensor) -> Tensor:
         """Loss and accuracy, (m, 2) float64, at many weights, (m, len(w)).
 
-        Without classes the accuracy is NaN.
+        The accuracy is of `counted_samples`. Without classes it is NaN.
         """
-        whole = counted(self.loss, self.data.targets(self.index))
+        index = counted_samples(self.loss, self.data, self.index)
+        whole = counted(self.loss, self.data.targets(index))
         table = torch.zeros(len(points), 2, dtype=torch.float64, device=points.device)
         with evaluating(self.module):
-            for x, y in self.data.batches(self.index, self.batch_size):
+            for x, y in self.data.batches(index, self.batch_size):
                 share = counted(self.loss, y) / whole
                 for row, w in zip(table, points, strict=True):
                     out = self._forward(w, x)
                     row[0] += share * self.loss(out, y).double() if share else 0.0
                     row[1] += is_right(scores_of(out), y).sum() if self.data.classes else nan
-        return table / torch.tensor([1, len(self.index)]).to(table)
+        return table / torch.tensor([1, len(index)]).to(table)
 
     def _mean(self, of_batch: Callable[[Any, Any], Tensor]) -> Tensor:
         """The mean over the samples, or the targets that count, of a mean over each batch."""
@@ -149,3 +158,12 @@ def some_samples(available: int, samples: int | None) -> Tensor:
     if samples is not None and samples < 1:
         raise UserError(f"samples is at least 1, not {samples}")
     return torch.randperm(available, generator=torch.Generator().manual_seed(0))[:samples]
+
+
+def counted_samples(loss: TaskLoss, data: DeviceDataset, index: Tensor) -> Tensor:
+    """The samples of an index without the class that a cross entropy leaves out."""
+    left_out = option(loss, "ignore_index", IGNORED)
+    if not is_cross_entropy(loss) or (data.classes and not 0 <= left_out < len(data.classes)):
+        return index  # most data sets: to choose among them would wait for a GPU
+    y = data.targets(index)
+    return index[y != left_out] if isinstance(y, Tensor) and y.ndim == 1 else index

@@ -21,7 +21,8 @@ With a parameter `federation` it also gets the `Federation`; all ranks must choo
 It may have `largest(num_clients)`, a bound on the size of its cohorts; `expected_participation`,
 the expected fraction of clients in a round where that differs from the actual one;
 `probabilities`, of each client to take part in a round, (num_clients,), where these differ; and
-`may_be_empty`, whether a cohort may have no client: then the server steps alone.
+`may_be_empty`, whether a cohort may have no client: then the server stays as it is, unless the
+method adds noise.
 """
 
 

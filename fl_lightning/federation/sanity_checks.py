@@ -1,6 +1,7 @@
 """Checks of settings, ranks and optimizers."""
 
 from collections.abc import Sequence
+from inspect import signature
 from textwrap import shorten
 from typing import get_args
 
@@ -102,7 +103,7 @@ def check_terms(algorithm: Algorithm, layout: Layout, loss: TaskLoss = cross_ent
         check_loss(term, loss)
 
 
-def check_settings(fabric: Fabric, on_divergence: str) -> None:
+def check_settings(fabric: Fabric, on_divergence: str, sampler: ClientSampler) -> None:
     """Raise a UserError unless a federation can be made of these."""
     if on_divergence not in get_args(OnDivergence):
         choices = ", ".join(get_args(OnDivergence))
@@ -113,6 +114,15 @@ def check_settings(fabric: Fabric, on_divergence: str) -> None:
             f"precision {precision} is not supported: choose {' or '.join(PRECISIONS)}, and "
             "module.double() for 64 bits"
         )
+    parameters = signature(sampler)
+    given = {"federation": None} if "federation" in parameters.parameters else {}
+    try:
+        parameters.bind(1, 0, 0, **given)
+    except TypeError as error:
+        raise UserError(
+            f"the sampler {getattr(sampler, '__qualname__', sampler)}{parameters} cannot be called "
+            f"({error}): it gets (num_clients, seed, round), and `federation` if it has that"
+        ) from None
 
 
 def check_optimizers(algorithm: Algorithm, w: Tensor) -> None:

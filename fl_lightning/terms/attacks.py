@@ -63,6 +63,10 @@ class LabelFlip(Term):
 
         return oracle.of(loss)(w)
 
+    def summary_lines(self, first: View, last: View) -> Iterable[str]:
+        if self.share * first.clients <= 0.5:
+            yield f"no client attacks: share {self.share} of {first.clients} clients is below one"
+
 
 @dataclass(frozen=True)
 class Mean(Term):

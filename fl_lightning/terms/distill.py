@@ -120,7 +120,7 @@ class Contrastive(Term):
         return oracle.of(loss, head)(w)
 
     def report(self, w: Tensor, v: View) -> Any:
-        v.w_i = w
+        v.w_i = v.own
         return ()
 
 

@@ -3,7 +3,7 @@
 The mean of B times the mean of A is not the mean of the products; each term has another answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,3 +136,7 @@ class UnequalRanks(Term):
 
     def update(self, delta: Tensor, mean: Sequence[Tensor], v: View) -> Tensor:
         return delta + weighted(mean)
+
+    def summary_lines(self, first: View, last: View) -> Iterator[str]:
+        if len({*self.ranks}) > 1:
+            yield f"the upload is of rank {self.ranks[0]}; comm/uplink_mb is of all ranks"

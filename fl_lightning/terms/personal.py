@@ -33,7 +33,7 @@ class LocalOnly(Term):
         return v.w_i
 
     def report(self, w: Tensor, v: View) -> Any:
-        v.w_i = w
+        v.w_i = v.own
         return ()
 
     def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:

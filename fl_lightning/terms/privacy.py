@@ -31,6 +31,7 @@ class GaussianMechanism(Term):
     noise_multiplier: NonNegativeFloat = 1.0
     delta: OpenFraction = 1e-5
     accountant: Accountant = "rdp"
+    roles = frozenset({"noise"})
     logs = ("clipped_updates",)
 
     def __post_init__(self) -> None:

@@ -74,17 +74,21 @@ class MaxStabilized(AdaptiveServer):
 class Extrapolation(Term):
     """FedExP: the update times `mean ||d_i||^2 / (2 (||mean d_i||^2 + eps))`, or 1 if that is less.
 
-    d_i are the clients' moves. The means are weighted as the update is.
+    d_i are the clients' moves. The means are weighted as the update is, which may be another vector
+    than mean d_i.
     """
 
     eps: PositiveFloat = 1e-3
     roles = frozenset({"server"})
 
-    def report(self, w: Tensor, v: View) -> tuple[Tensor, Tensor]:
-        return v.weight * (w - v.origin).square().sum(), v.weight
+    def report(self, w: Tensor, v: View) -> tuple[Tensor, ...]:
+        d = w - v.origin
+        return v.weight * d.square().sum(), v.weight * d, v.weight
 
-    def update(self, delta: Tensor, mean: tuple[Tensor, Tensor], v: View) -> Tensor:
-        step = weighted(mean) / (2 * (delta.square().sum() + self.eps))
+    def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
+        squares, moves, weight = mean
+        length = weighted((moves, weight)).square().sum()
+        step = weighted((squares, weight)) / (2 * (length + self.eps))
         return step.clamp(min=1) * delta
 
 
@@ -180,7 +184,7 @@ class RelaxedInitialization(Term):
         return w + self.beta * (w - v.w_i)
 
     def report(self, w: Tensor, v: View) -> Any:
-        v.w_i = w
+        v.w_i = v.own
         return (v.weight * (v.origin - v.anchor), v.weight) if self.whole else ()
 
     def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:

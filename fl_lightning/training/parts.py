@@ -16,6 +16,7 @@ from torchmetrics import Metric
 
 from fl_lightning.algorithms import modifiers
 from fl_lightning.callbacks.bases import HOOKS, Measure, Stopping
+from fl_lightning.callbacks.personal_models import PersonalWeights
 from fl_lightning.callbacks.privacy import check_opacus, is_private
 from fl_lightning.core.algorithm import Algorithm, local_sgd
 from fl_lightning.core.curves import as_curve
@@ -177,8 +178,8 @@ def _check_callbacks(made: Sequence[Any], has_validation: bool) -> None:
                 f"{name} is of Lightning's Trainer, which a federation is not: choose one of "
                 "fl_lightning.callbacks"
             )
-        if isinstance(new, Measure) and [*map(type, made)].count(type(new)) > 1:
-            raise UserError(f"{name} would measure twice under equal names: give it once")
+        if isinstance(new, Measure | PersonalWeights) and [*map(type, made)].count(type(new)) > 1:
+            raise UserError(f"{name} would write twice under equal names: give it once")
         hooks = [hook for hook in dir(new) if hook.startswith("on_")]
         if unknown := [hook for hook in hooks if hook not in HOOKS]:
             raise UserError(f"{name} has a hook {unknown[0]}{nearest(unknown[0], HOOKS)}")
@@ -263,7 +264,11 @@ def sampler(chosen: Chosen, fraction: float, sizes: Tensor, may_be_empty: bool) 
         made: ClientSampler = chosen.call_with(**filled_in)
         return made
     taken = {name: part for name, part in filled_in.items() if chosen.wants(name)}
-    return partial(chosen.function, **chosen.options, **taken)
+    if not (options := {**chosen.options, **taken}):
+        return chosen.function
+    bound = partial(chosen.function, **options)
+    vars(bound).update(vars(chosen.function))  # such as `may_be_empty`
+    return bound
 
 
 def executor(o: Options, device: torch.device, parameters: int) -> Callable[..., Executor]:

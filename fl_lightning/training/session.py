@@ -170,8 +170,10 @@ class Session:
         notes = [*task.notes, *(accountant.planned(federation) for accountant in private)]
         of_own_models = any(isinstance(one, PersonalScores | PersonalWeights) for one in own)
         advise = not (o.finetune_epochs or of_own_models)
+        # before the folder holds a run: one may not start
+        trackers = start_trackers(o.logger or (), run.path, run.config)
         self._begin(data, notes, directions, advise)
-        loggers += self._loggers(data, checkpoint)
+        loggers += [*self._loggers(data, checkpoint), *trackers, *self.further_loggers]
         shown = monitors[0] if monitors else ""
         progress = ProgressBar(shown)
         shows = [] if self.quiet else [progress]
@@ -189,7 +191,7 @@ class Session:
         return over
 
     def _loggers(self, data: RunData, checkpoint: Checkpoint) -> list[Any]:
-        """What records scalars; TensorBoard also gets the options and the partition."""
+        """The run's own loggers; TensorBoard also gets the options and the partition."""
         run, done = self.run, self.federation.round
         tensorboard = TensorBoard(run.path, after=done)
         tensorboard.log_hyperparams(run.config)
@@ -199,8 +201,6 @@ class Session:
             # the first, since it names what is no number
             MetricsCSV(run.path / "metrics.csv", done, checkpoint.last_only),
             tensorboard,
-            *start_trackers(self.options.logger or (), run.path, run.config),
-            *self.further_loggers,
         ]
 
     def _personalization(self, task: Task, data: RunData, monitor: str) -> Personalization:

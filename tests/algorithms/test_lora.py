@@ -160,6 +160,12 @@ def test_hetlora_of_equal_ranks_is_fedavg_of_adapters() -> None:
     assert (unequal.w - expected.w).abs().max() > 1e-6
 
 
+@pytest.mark.parametrize(("ranks", "lines"), [((2, 2), 0), ((2, 4), 1)])
+def test_hetlora_says_of_which_rank_the_upload_is(ranks: tuple[int, ...], lines: int) -> None:
+    said = algorithms.hetlora(ranks).summary_lines({}, {})
+    assert ["of rank 2" in line for line in said] == [True] * lines
+
+
 @pytest.mark.parametrize("by_norm", [False, True])
 def test_hetlora_means_models_with_zeros_beyond_a_clients_rank(by_norm: bool) -> None:
     algorithm = algorithms.hetlora(ranks=(1, 3), by_norm=by_norm).with_outer_terms(Left())

@@ -154,10 +154,19 @@ def test_attacks_by_hand(attack: Any, sent: np.ndarray, rule: Term) -> None:
     torch.testing.assert_close(found, rule.combine(attacked, v), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize(("share", "said"), [(0.1, True), (0.2, False)])
-def test_a_share_of_less_than_one_client_is_said(share: float, said: bool) -> None:
+@pytest.mark.parametrize(
+    ("attack", "said"),
+    [
+        (InnerProduct(Krum(0.2), 0.1), True),
+        (InnerProduct(Krum(0.2), 0.2), False),
+        (SignFlip(0.02), True),
+        (SignFlip(0.03), False),
+    ],
+    ids=str,
+)
+def test_a_share_of_less_than_one_client_is_said(attack: Term, said: bool) -> None:
     of_round: Any = SimpleNamespace(participation=0.25, clients=20)
-    lines = [*InnerProduct(Krum(0.2), share).summary_lines(of_round, of_round)]
+    lines = attack.summary_lines(of_round, of_round)
     assert any("no client attacks" in line for line in lines) == said
 
 
@@ -197,10 +206,15 @@ def combining(rule: Any) -> Any:
         (lambda: Algorithm(Krum(), TrimmedMean()), ("Krum", "TrimmedMean")),
         (lambda: algorithms.krum().replace(weight=by_size), ("Krum", "uniform")),
         (lambda: federation(Algorithm(LossWeight(1.0), Krum())), ("Krum", "v.weight")),
+        (lambda: federation(modifiers.ipm().to(algorithms.fedvarp())), ("Inner", "not move")),
+        (lambda: federation(modifiers.alie().to(algorithms.fedadmm())), ("Little", "not move")),
         (combining(lambda x: x), ("Mine.combine", "[99]")),
         (combining(lambda x: x.sum(0).add_(x[0].mul_(2))), ("Mine.combine", "in place")),
     ],
-    ids=["two rules", "weights by size", "weights of a term", "another shape", "in place"],
+    ids=[
+        *("two rules", "weights by size", "weights of a term", "fedvarp", "fedadmm"),
+        *("another shape", "in place"),
+    ],
 )
 def test_what_does_not_fit_is_refused(make: Any, named: tuple[str, ...]) -> None:
     with pytest.raises(TermError) as refused:

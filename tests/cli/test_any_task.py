@@ -78,7 +78,7 @@ def test_a_configuration_names_a_table_and_a_flag_another_one(name, csv, tmp_pat
     options = "target: score, clients: user, test: 0.5"
     config = tmp_path / "mine.yaml"
     config.write_text(f"data: {{name: {name.format(csv=csv)}, {options}}}\n")
-    for flags, file in ((), csv), (("--data", "other.csv"), "other.csv"):
+    for flags, file in ((), csv), (("--data", "OTHER.CSV"), "OTHER.CSV"):
         experiment = Experiment([table], [mlp], argv=["--config", str(config), *flags])
         shown = {k: experiment.config[f"data.{k}"] for k in ("file", "target", "clients", "test")}
         assert shown == {"file": str(file), "target": "score", "clients": "user", "test": 0.5}

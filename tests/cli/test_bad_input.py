@@ -37,7 +37,8 @@ NAMES = [
     ("--callback sharpnes:rho=0.1", "did you mean sharpness"),
     ("--callback sharpness:rh=0.1", "sharpness has no option 'rh'; did you mean rho"),
     ("--callback sharpness:rho=wide", "sharpness: rho: 'wide' is not a number"),
-    ("--callback sharpness --callback sharpness:rho=0.1", "measure twice"),
+    ("--callback sharpness --callback sharpness:rho=0.1", "write twice"),
+    ("--callback personal_weights --callback personal_weights:epochs=1", "write twice"),
     ("--callback nowhere.py:Mine", "no file 'nowhere.py'"),
     ("--run-dir=", "--run-dir"),
     ("--data nowhere.csv --data.target y --data.clients c", "no file /"),
@@ -169,3 +170,8 @@ def test_a_sampler_that_gives_no_cohort_is_refused(cohort):
     run = federation(Algorithm(), sampler=lambda *_: cohort)
     with pytest.raises(UserError, match=r"round 1 of 3: .* gave the cohort .* a list"):
         run.fit()
+
+
+def test_a_sampler_of_other_parameters_is_refused_before_the_first_round():
+    with pytest.raises(UserError, match=r"<lambda>\(num_clients, seed\) cannot be called"):
+        federation(Algorithm(), sampler=lambda num_clients, seed: [0])

@@ -24,6 +24,7 @@ def test_a_tracker_that_does_not_start_is_one_sentence(tmp_path, monkeypatch, se
     monkeypatch.setitem(ours.MAKERS, "wandb", Mock(side_effect=RuntimeError("No API\nkey.")))
     said = sentence(experiment(tmp_path / "run", "--logger", "wandb").run)
     assert "wandb does not start (No API key.)" in said
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")

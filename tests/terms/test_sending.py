@@ -94,6 +94,15 @@ def test_a_part_is_sent_and_the_rest_is_kept_for_later(compressing: Term, part: 
         e = delta + e - received
 
 
+@pytest.mark.parametrize("method", [algorithms.moon(), algorithms.fedinit()], ids=str)
+def test_the_model_that_a_client_keeps_is_whole(method: Algorithm) -> None:
+    whole, kept = (
+        rows(trained(method.with_outer_terms(*terms), rounds=1), "w_i")
+        for terms in ([], [TopK(0.1)])
+    )
+    assert kept.equal(whole)
+
+
 @pytest.mark.parametrize("norm", ["max", "l2"])
 def test_quantized_numbers_are_levels_next_to_the_number(norm: Any) -> None:
     (delta,), (received,), _ = sent(Quantize(4, norm))
