@@ -1,7 +1,6 @@
 """Asynchronous servers: clients finish late, from models of earlier rounds."""
 
 from fl_lightning.algorithms import shared_options as opt
-from fl_lightning.algorithms.shared_options import sgd
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import NonNegativeFloat, checked
 from fl_lightning.terms import Mixing, Stale
@@ -51,4 +50,4 @@ def fedasync(
     References:
         Xie et al., 2019, https://arxiv.org/abs/1903.03934
     """
-    return Algorithm(Mixing(max_staleness, decay, rho), server=sgd(0.6))
+    return Algorithm(Mixing(max_staleness, decay, rho), server=opt.sgd(0.6))

@@ -268,10 +268,7 @@ def fedssg(
     Released code:
         The defaults, except that it divides alpha and d by the client's relative size
         (`size_weighting`), which lets clients of a tenth of the mean size diverge. Main text,
-        appendix and code differ in the options above. Two things are taken for slips and not
-        offered. The gate's amplitude alpha in Eq. 6 and 7: the text also says that no amplitude is
-        tuned, and alpha is the strength of the alignment elsewhere. The appendix's divisor eta E:
-        E counts epochs, and the steps of an epoch are missing in it.
+        appendix and code differ in the options above, and in two slips that are not offered.
     """
     gated = gate, gate_map, size_weighting
     aligned = gate_alignment, gate_memory, alignment, correction, correction_lr == "base"

@@ -6,7 +6,6 @@ from typing_extensions import Doc
 
 from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
-from fl_lightning.algorithms.shared_options import sgd
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import NonNegativeFloat, PositiveFloat, checked
 from fl_lightning.core.weighting import by_size
@@ -52,7 +51,8 @@ def fedadam(
     Released code:
         FL-Simulator starts the second moment at zero: `v0=0`.
     """
-    return Algorithm(terms.AdaptiveServer(beta1, beta2, tau, v0), server=sgd(0.01), weight=by_size)
+    term = terms.AdaptiveServer(beta1, beta2, tau, v0)
+    return Algorithm(term, server=opt.sgd(0.01), weight=by_size)
 
 
 @checked
@@ -76,7 +76,7 @@ def fedyogi(
         Reddi et al., ICLR 2021, https://arxiv.org/abs/2003.00295
     """
     term = terms.AdaptiveServer(beta1, beta2, tau, v0, "yogi")
-    return Algorithm(term, server=sgd(0.01), weight=by_size)
+    return Algorithm(term, server=opt.sgd(0.01), weight=by_size)
 
 
 @checked
@@ -101,7 +101,7 @@ def fedadagrad(
         Reddi et al., ICLR 2021, https://arxiv.org/abs/2003.00295
     """
     term = terms.AdaptiveServer(beta1, 0.0, tau, v0, "adagrad")
-    return Algorithm(term, server=sgd(0.01), weight=by_size)
+    return Algorithm(term, server=opt.sgd(0.01), weight=by_size)
 
 
 @checked

@@ -18,38 +18,38 @@ BelowHalf = Annotated[float, Range("a number of at least 0 and below 0.5", 0, 0.
 
 
 @dataclass(frozen=True)
-class SignFlip(Term):
-    """An attack: the first clients send the opposite of their update.
-
-    Attributes:
-        share: The part of the N clients that attacks: the first share N, rounded.
-        scale: The factor on the opposite.
-    """
+class Attack(Term):
+    """An attack of the part `share` of the N clients: the first share N, rounded."""
 
     share: BelowOneFloat = 0.2
-    scale: NonNegativeFloat = 1.0
 
-    def send(self, delta: Tensor, v: View) -> Tensor:
-        return torch.where(_is_first(self.share, v), -self.scale * delta, delta)
+    def by(self, v: View) -> Tensor:
+        """Whether the client attacks."""
+        return v.client + 0.5 < self.share * v.clients
 
-
-def _is_first(share: float, v: View) -> Tensor:
-    """Whether a client is of the first `share` of all clients."""
-    return v.client + 0.5 < share * v.clients
+    def summary_lines(self, first: View, last: View) -> Iterable[str]:
+        if self.share * first.clients <= 0.5:
+            yield f"no client attacks: share {self.share} of {first.clients} clients is below one"
 
 
 @dataclass(frozen=True)
-class LabelFlip(Term):
-    """An attack: the first clients train on the class C - 1 - y of C in the place of y.
+class SignFlip(Attack):
+    """An attack: the first clients send `scale` times the opposite of their update."""
 
-    Attributes:
-        share: The part of the N clients that attacks: the first share N, rounded.
+    scale: NonNegativeFloat = 1.0
+
+    def send(self, delta: Tensor, v: View) -> Tensor:
+        return torch.where(self.by(v), -self.scale * delta, delta)
+
+
+@dataclass(frozen=True)
+class LabelFlip(Attack):
+    """An attack: the first clients train on the class C - 1 - y of C in the place of y.
 
     References:
         Fang et al., USENIX Security 2020, https://arxiv.org/abs/1911.11815
     """
 
-    share: BelowOneFloat = 0.2
     roles = frozenset({"labels"})
     needs_cross_entropy = True
 
@@ -59,13 +59,9 @@ class LabelFlip(Term):
             check_labels(b.y, *b.out.shape[:-1])
             flipped = torch.where(b.y == IGNORED, b.y, b.out.shape[-1] - 1 - b.y)
             change = cross_entropy(b.out, flipped) - cross_entropy(b.out, b.y)
-            return b.loss + torch.where(_is_first(self.share, v), change, 0.0)
+            return b.loss + torch.where(self.by(v), change, 0.0)
 
         return oracle.of(loss)(w)
-
-    def summary_lines(self, first: View, last: View) -> Iterable[str]:
-        if self.share * first.clients <= 0.5:
-            yield f"no client attacks: share {self.share} of {first.clients} clients is below one"
 
 
 @dataclass(frozen=True)
