@@ -103,10 +103,7 @@ class Collusion(WrappedTerm):
 class LittleIsEnough(Collusion):
     """ALIE: the mean of the others minus `z` of their standard deviations in each number.
 
-    The paper's attackers know each other's data alone, and estimate both from them.
-
-    Attributes:
-        z: 1.5 in the authors' program.
+    The paper's attackers estimate both from their own data; z is 1.5 in the authors' program.
 
     References:
         Baruch, Baruch and Goldberg, NeurIPS 2019, https://arxiv.org/abs/1902.06156

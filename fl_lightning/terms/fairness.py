@@ -27,11 +27,7 @@ class ReceivedLoss(Term):
 
 @dataclass(frozen=True)
 class LossWeight(ReceivedLoss):
-    """q-FFL: aggregation weights times F_i^q. The server moves by their weighted mean.
-
-    Attributes:
-        q: 0 is FedAvg; the larger, the more the clients with large losses weigh.
-    """
+    """q-FFL: aggregation weights times F_i^q, so that clients with large losses weigh more."""
 
     q: NonNegativeFloat = 1.0
 
@@ -63,9 +59,6 @@ class Agnostic(ReceivedLoss):
 
     `lambda <- project(lambda + step F)`. The losses of a cohort count N / M times, so that partial
     participation is right on average. A client counts N lambda_i times its weight.
-
-    Attributes:
-        step: Learning rate of lambda.
     """
 
     step: NonNegativeFloat = 0.1

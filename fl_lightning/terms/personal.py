@@ -100,9 +100,6 @@ class Ditto(Term):
 
     Each local step also does `v_i <- v_i - eta (g(v_i) + lam (v_i - w^t))` on the same batch. eta
     is the mean of the visit's learning rates; under momentum, that of plain steps as long.
-
-    Attributes:
-        lam: Strength of the pull.
     """
 
     lam: NonNegativeFloat = 1.0
