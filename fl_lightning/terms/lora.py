@@ -95,6 +95,13 @@ def within_rank(rank: Any, like: Tensor, layout: Layout) -> Tensor:
     return layout.flatten(parts.values())
 
 
+def product_norm(w: Tensor, layout: Layout) -> Tensor:
+    """The norm of all products s B A together."""
+    named = layout.named(w)
+    norms = [layer.product(named).norm() for layer in layout.lora]
+    return torch.stack([w.new_zeros(()), *norms]).norm()
+
+
 @dataclass(frozen=True)
 class UnequalRanks(Term):
     """HetLoRA: client i trains the first r_i rows of A and columns of B.
@@ -126,9 +133,7 @@ class UnequalRanks(Term):
     def send(self, delta: Tensor, v: View) -> Tensor:
         count_sent(self._own(delta, v).sum(), v)
         if self.by_norm:
-            named = v.layout.named(v.origin + delta)
-            norms = [layer.product(named).norm() for layer in v.layout.lora]
-            v.weight = v.weight * torch.stack([delta.new_zeros(()), *norms]).norm()
+            v.weight = v.weight * product_norm(v.origin + delta, v.layout)
         return delta
 
     def report(self, w: Tensor, v: View) -> Any:
