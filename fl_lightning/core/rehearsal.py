@@ -90,6 +90,7 @@ def rehearse(
     compiled: bool = False,
     clients: int = 2,
     frozen: Mapping[str, Tensor] = {},
+    cohort: int = 100,
 ) -> Rehearsal:
     """Run the hooks as in the first and in the last round, for a model like `w`.
 
@@ -103,6 +104,7 @@ def rehearse(
         compiled: Whether local steps are compiled.
         clients: Number of clients N.
         frozen: The model's other parameters, by name.
+        cohort: Number of updates that a term combines; a rule may need a least number.
 
     Raises:
         TermError: For a mistake in a term.
@@ -113,7 +115,7 @@ def rehearse(
     of = layout, w, classes
     facts = (dummy_facts(*of, round, rounds, clients) for round in (0, rounds - 1))
     with seeded_rng(0, w.device):  # a loss may draw random numbers
-        first, last = played = [RehearsedRound(algorithm, of_round, frozen) for of_round in facts]
+        first, last = played = [RehearsedRound(algorithm, f, frozen, cohort) for f in facts]
         cost = _cost(first, last)
         for round in played if parallel else ():
             round.visit_in_parallel(compiled)

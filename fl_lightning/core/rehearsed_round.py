@@ -39,7 +39,13 @@ def dummy_facts(
 class RehearsedRound:
     """A visit from random states, by start, one step and report, and the server's update."""
 
-    def __init__(self, algorithm: Algorithm, facts: Facts, frozen: Mapping[str, Tensor] = {}):
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        facts: Facts,
+        frozen: Mapping[str, Tensor] = {},
+        cohort: int = 1,
+    ):
         self.algorithm, now = algorithm, (facts["round"], facts["rounds"])
         terms, self.coefficients = algorithm.at(*now).terms, algorithm.coefficients(*now)
         facts = {name: fact for name, fact in facts.items() if name != "origin"}
@@ -78,8 +84,9 @@ class RehearsedRound:
         self.depends_on_model = int((origin != elsewhere).sum())
 
         def updated(progress: Tensor) -> Tensor:
-            cohort = None if algorithm.combining is None else progress.expand(3, -1).clone()
-            return rehearsed.update(progress, self.messages, common, self.server, cohort)[0]
+            combines = algorithm.combining is not None
+            updates = progress.expand(cohort, -1).clone() if combines else None
+            return rehearsed.update(progress, self.messages, common, self.server, updates)[0]
 
         delta, other = updated(self.progress), updated(self.progress + self.noise)
         self.server_uses_progress = not delta.equal(other)
