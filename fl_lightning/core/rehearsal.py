@@ -15,6 +15,7 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.guarded_term import check_declaration
 from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.core.rehearsed_round import RehearsedRound, dummy_facts
+from fl_lightning.core.term import scalar, zeros
 from fl_lightning.core.vector import Layout
 from fl_lightning.errors import TermError
 
@@ -70,6 +71,7 @@ class Rehearsal:
         assigned: Which of `weight` and `bits` terms assign in `send`.
         update_reads: The facts and states that each term reads in `update`.
         moved: Names of the frozen parameters that the server moves.
+        idle: The states that begin as 0 and that no hook assigns.
     """
 
     cost: Cost
@@ -78,6 +80,7 @@ class Rehearsal:
     assigned: set[str]
     update_reads: list[set[str]]
     moved: set[str]
+    idle: list[str]
 
 
 def rehearse(
@@ -110,7 +113,8 @@ def rehearse(
         TermError: For a mistake in a term.
         ModelError: For a loss that reads what its term has not asked to record.
     """
-    for term in algorithm.at(0, rounds).terms:
+    terms = algorithm.at(0, rounds).terms
+    for term in terms:
         check_declaration(term)
     of = layout, w, classes
     facts = (dummy_facts(*of, round, rounds, clients) for round in (0, rounds - 1))
@@ -133,7 +137,14 @@ def rehearse(
             assigned |= view._assigned & {"weight", "bits"}
         elif view._hook == "update":
             reads[view._term] |= view._read
-    return Rehearsal(cost, last.messages, elsewhere, assigned, reads, moved)
+    kept = {(view._term, name) for view in (*first.views, *last.views) for name in view._assigned}
+    idle = [
+        f"v.{name} of {type(term).__name__}"
+        for i, term in enumerate(terms)
+        for name, make in {**term.client, **term.server, **term.local}.items()
+        if make in (zeros, scalar) and (i, name) not in kept
+    ]
+    return Rehearsal(cost, last.messages, elsewhere, assigned, reads, moved, idle)
 
 
 def _cost(*rounds: RehearsedRound) -> Cost:
