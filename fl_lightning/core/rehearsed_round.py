@@ -66,6 +66,9 @@ class RehearsedRound:
 
         moves = dict[str, Tensor]()
         common = {name: facts[name] for name in ROUND_FACTS} | {"frozen": frozen, MOVES: moves}
+        combines = algorithm.combining is not None
+        if combines:  # a rule may count on both
+            common["participation"] = cohort / facts["clients"]
         there = facts | {"anchor": w + 1}
         elsewhere, _ = rehearsed.start(w + 1, there, self.kept, self.server)
 
@@ -84,7 +87,6 @@ class RehearsedRound:
         self.depends_on_model = int((origin != elsewhere).sum())
 
         def updated(progress: Tensor) -> Tensor:
-            combines = algorithm.combining is not None
             updates = progress.expand(cohort, -1).clone() if combines else None
             return rehearsed.update(progress, self.messages, common, self.server, updates)[0]
 
