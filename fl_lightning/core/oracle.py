@@ -128,7 +128,8 @@ class Oracle(Protocol):
         """The loss at `w` on this batch, 0-dim, for one further forward pass.
 
         No gradient flows through it, dropout draws the masks of the gradient, and running
-        statistics do not move. It does not include what inner terms do to the gradient.
+        statistics move in a step without gradients alone. It does not include what inner terms do
+        to the gradient.
         """
 
     def of(self, loss: Loss, *layers: str) -> "Oracle":

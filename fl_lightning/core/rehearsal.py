@@ -15,6 +15,7 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.guarded_term import check_declaration
 from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.core.rehearsed_round import RehearsedRound, dummy_facts
+from fl_lightning.core.term import scalar, zeros
 from fl_lightning.core.vector import Layout
 from fl_lightning.errors import TermError
 
@@ -71,6 +72,7 @@ class Rehearsal:
         uses_updates: Whether the server's step depends on the updates, not on messages alone.
         update_reads: The facts and states that each term reads in `update`.
         moved: Names of the frozen parameters that the server moves.
+        idle: The states that begin as 0 and that no hook assigns.
     """
 
     cost: Cost
@@ -80,6 +82,7 @@ class Rehearsal:
     uses_updates: bool
     update_reads: list[set[str]]
     moved: set[str]
+    idle: list[str]
 
 
 def rehearse(
@@ -92,6 +95,7 @@ def rehearse(
     compiled: bool = False,
     clients: int = 2,
     frozen: Mapping[str, Tensor] = {},
+    cohort: int = 100,
 ) -> Rehearsal:
     """Run the hooks as in the first and in the last round, for a model like `w`.
 
@@ -105,17 +109,19 @@ def rehearse(
         compiled: Whether local steps are compiled.
         clients: Number of clients N.
         frozen: The model's other parameters, by name.
+        cohort: Number of updates that a term combines; a rule may need a least number.
 
     Raises:
         TermError: For a mistake in a term.
         ModelError: For a loss that reads what its term has not asked to record.
     """
-    for term in algorithm.at(0, rounds).terms:
+    terms = algorithm.at(0, rounds).terms
+    for term in terms:
         check_declaration(term)
     of = layout, w, classes
     facts = (dummy_facts(*of, round, rounds, clients) for round in (0, rounds - 1))
     with seeded_rng(0, w.device):  # a loss may draw random numbers
-        first, last = played = [RehearsedRound(algorithm, of_round, frozen) for of_round in facts]
+        first, last = played = [RehearsedRound(algorithm, f, frozen, cohort) for f in facts]
         cost = _cost(first, last)
         for round in played if parallel else ():
             round.visit_in_parallel(compiled)
@@ -134,7 +140,14 @@ def rehearse(
         elif view._hook == "update":
             reads[view._term] |= view._read
     uses_updates = first.server_uses_progress or last.server_uses_progress
-    return Rehearsal(cost, last.messages, elsewhere, assigned, uses_updates, reads, moved)
+    kept = {(view._term, name) for view in (*first.views, *last.views) for name in view._assigned}
+    idle = [
+        f"v.{name} of {type(term).__name__}"
+        for i, term in enumerate(terms)
+        for name, make in {**term.client, **term.server, **term.local}.items()
+        if make in (zeros, scalar) and (i, name) not in kept
+    ]
+    return Rehearsal(cost, last.messages, elsewhere, assigned, uses_updates, reads, moved, idle)
 
 
 def _cost(*rounds: RehearsedRound) -> Cost:

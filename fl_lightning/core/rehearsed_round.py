@@ -39,7 +39,13 @@ def dummy_facts(
 class RehearsedRound:
     """A visit from random states, by start, one step and report, and the server's update."""
 
-    def __init__(self, algorithm: Algorithm, facts: Facts, frozen: Mapping[str, Tensor] = {}):
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        facts: Facts,
+        frozen: Mapping[str, Tensor] = {},
+        cohort: int = 1,
+    ):
         self.algorithm, now = algorithm, (facts["round"], facts["rounds"])
         terms, self.coefficients = algorithm.at(*now).terms, algorithm.coefficients(*now)
         facts = {name: fact for name, fact in facts.items() if name != "origin"}
@@ -60,6 +66,9 @@ class RehearsedRound:
 
         moves = dict[str, Tensor]()
         common = {name: facts[name] for name in ROUND_FACTS} | {"frozen": frozen, MOVES: moves}
+        combines = algorithm.combining is not None
+        if combines:  # a rule may count on both
+            common["participation"] = cohort / facts["clients"]
         there = facts | {"anchor": w + 1}
         elsewhere, _ = rehearsed.start(w + 1, there, self.kept, self.server)
 
@@ -78,8 +87,8 @@ class RehearsedRound:
         self.depends_on_model = int((origin != elsewhere).sum())
 
         def updated(progress: Tensor) -> Tensor:
-            cohort = None if algorithm.combining is None else progress.expand(3, -1).clone()
-            return rehearsed.update(progress, self.messages, common, self.server, cohort)[0]
+            updates = progress.expand(cohort, -1).clone() if combines else None
+            return rehearsed.update(progress, self.messages, common, self.server, updates)[0]
 
         delta, other = updated(self.progress), updated(self.progress + self.noise)
         self.server_uses_progress = not delta.equal(other)

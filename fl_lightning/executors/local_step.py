@@ -52,7 +52,8 @@ class LocalStep:
 
     The steps are functions `(w, client_facts, states, buffers, received, x, y, shared_args)`, with
     a row for each client in all arguments but the last. They return the direction, the states, the
-    buffers after the first evaluation, and what is observed there (see `Executor`).
+    buffers after the first evaluation, and what is observed there (see `Executor`). A loss alone
+    counts as one in a step without gradients.
 
     The executor gives model, loss and autocast. Several clients may take a `batched` step together,
     under `vmap`.
@@ -84,7 +85,7 @@ class LocalStep:
     ) -> tuple[Tensor, list[States], Buffers, Tensor]:
         executor, layout = self.executor, self.executor.layout
         dtype = None if get_proxy_mode() else executor.cast_dtype  # a compiler fuses the casts
-        first: list[tuple[Buffers, Tensor]] = []
+        first, at_losses = list[tuple[Buffers, Tensor]](), list[tuple[Buffers, Tensor]]()
 
         def evaluate(w: Tensor, request: Request) -> Tensor:
             def value(parts: Sequence[Tensor]) -> tuple[Tensor, tuple[Buffers, Tensor]]:
@@ -104,7 +105,9 @@ class LocalStep:
 
             with blame_model():
                 if request.loss_only:
-                    return value(layout.split(w))[0]
+                    loss, aside = value(layout.split(w))
+                    at_losses.append(aside)
+                    return loss
                 if dtype:
                     g, (_, aside) = grad_and_value(value_of_casts, has_aux=True)(w, dtype)
                 else:
@@ -116,8 +119,8 @@ class LocalStep:
         algorithm, facts, server_states = of_client(self.algorithm, client_facts, shared_args)
         executor.announce(facts)
         g, states = algorithm.gradient(BatchOracle(evaluate), w, facts, states, server_states)
-        after, observed = first[0] if first else (buffers, w.new_full((1,), torch.nan))
-        return g, states, after, observed
+        nothing = buffers, w.new_full((1,), torch.nan)
+        return g, states, *[*first, *at_losses, nothing][0]
 
     def _descent(self, lr: Tensor, w: Tensor, *rest: Any) -> tuple[Any, ...]:
         g, *others = self._direction(w, *rest)

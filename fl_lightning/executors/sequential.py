@@ -92,8 +92,11 @@ class SequentialExecutor(Executor):
         return visit.result(self.w.detach().clone(), states, after, total / len(task.lrs))
 
     def _step(self, optimizer: GradientTransform, x: Any, y: Any, live: "_Live") -> Tensor:
-        """Take one local step; returns what is observed at its first evaluation."""
-        observed: list[Tensor] = []
+        """Take one local step; returns what is observed at its first evaluation.
+
+        A loss alone counts as one in a step without gradients.
+        """
+        observed, at_losses = list[Tensor](), list[Tensor]()
 
         def closure(request: Request = TASK_LOSS) -> Tensor:
             if self.casts:
@@ -103,6 +106,7 @@ class SequentialExecutor(Executor):
                 b = ForwardPass(live, *request.batch(x, y), request.layers)
                 value, task = objective(b, (self.task, *request.losses))
             if request.loss_only:
+                at_losses.append(self.observed(b, task).detach())
                 return value
             self.w.grad = None  # frees the memory that backward then takes
             self.w.grad = self._gradient(value)
@@ -111,7 +115,7 @@ class SequentialExecutor(Executor):
             return value.detach()
 
         optimizer.step(closure)
-        return observed[0] if observed else self.w.new_full((1,), torch.nan)
+        return [*observed, *at_losses, self.w.new_full((1,), torch.nan)][0]
 
     def _gradient(self, value: Tensor) -> Tensor:
         weights, casts, one = self.parameters, self.casts, self.one.to(value)

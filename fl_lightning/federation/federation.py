@@ -19,7 +19,12 @@ from fl_lightning.federation import divergence, sanity_checks, trials
 from fl_lightning.federation.aggregation import RoundSums
 from fl_lightning.federation.client_store import ClientStore
 from fl_lightning.federation.local_training import LocalTraining
-from fl_lightning.federation.sampling import ClientSampler, UniformSampling, next_cohort
+from fl_lightning.federation.sampling import (
+    ClientSampler,
+    UniformSampling,
+    largest_cohort,
+    next_cohort,
+)
 from fl_lightning.federation.server import Server, load_model
 from fl_lightning.federation.state import restore, state_of
 
@@ -98,7 +103,8 @@ class Federation:
         sanity_checks.check_terms(algorithm.at(0, rounds), self.layout, loss)
         sanity_checks.check_optimizers(algorithm, self.layout.read(module))
         self.new_executor = partial(executor, loss=loss, autocast=fabric.autocast)
-        self.server = Server(module, self.layout, algorithm, seed, rounds, clients.num_clients)
+        of_run = rounds, clients.num_clients, largest_cohort(sampler, clients.num_clients)
+        self.server = Server(module, self.layout, algorithm, seed, *of_run)
         self.w = self.server.w
         self.local_training = LocalTraining(
             fabric,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from inspect import signature
+from numbers import Integral
 from textwrap import shorten
 from typing import get_args
 
@@ -157,11 +158,13 @@ def check_cohort(
 ) -> None:
     """Raise a UserError unless a cohort of this sampler has each client once, ascending."""
     last = clients.num_clients - 1
-    each_once = isinstance(cohort, Sequence) and [*cohort] == sorted({*cohort})
+    # a tensor would name other draws than an int
+    whole = isinstance(cohort, Sequence) and all(isinstance(i, Integral) for i in cohort)
+    each_once = whole and [*cohort] == sorted({*cohort})
     there = each_once and all(0 <= client <= last for client in cohort)
     if not there or not (cohort or getattr(sampler, "may_be_empty", False)):
         name = getattr(sampler, "__qualname__", sampler)
         raise UserError(
             f"{position}: {name} gave the cohort {shorten(repr(cohort), 60)}: return a list of "
-            f"at least one client of 0 to {last}, each once, ascending"
+            f"at least one whole number of 0 to {last}, each once, ascending"
         )

@@ -31,6 +31,7 @@ class Server:
         seed: Seed of what terms draw in `update`, and for the first values of states.
         rounds: Number of rounds of the run.
         clients: Number of clients N.
+        cohort: The most clients of a round, for the rehearsal.
 
     Attributes:
         scheduled: The method as it was given.
@@ -54,9 +55,10 @@ class Server:
         seed: int = 0,
         rounds: int = 1,
         clients: int = 1,
+        cohort: int = 1,
     ):
         self.layout, self.scheduled, self.seed = layout, algorithm, seed
-        self.round, self.rounds, self.clients = 0, rounds, clients
+        self.round, self.rounds, self.clients, self.cohort = 0, rounds, clients, cohort
         self.saved = set[str]()
         self.w = nn.Parameter(layout.read(module))
         self.optimizer = algorithm.server([self.w])
@@ -92,7 +94,7 @@ class Server:
     ) -> Rehearsal:
         """Rehearse a method with this model, for data of so many classes (see `rehearse`)."""
         of = self.layout, self.initial_w, classes, self.rounds, parallel, compiled
-        return rehearse(algorithm, *of, self.clients, self.frozen)
+        return rehearse(algorithm, *of, self.clients, self.frozen, self.cohort)
 
     @property
     def shared_buffers(self) -> Buffers:

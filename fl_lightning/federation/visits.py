@@ -51,7 +51,8 @@ class LocalRates:
         without = facts | {"lr_sum": w.new_zeros(()), "base_lr_sum": self.base_lr_sum}
         with seeded_rng(0, w.device):  # a loss may draw random numbers
             usual, still = (
-                RehearsedRound(server.scheduled, given, server.frozen) for given in (facts, without)
+                RehearsedRound(server.scheduled, given, server.frozen, server.cohort)
+                for given in (facts, without)
             )
         if usual.finite and not still.finite:
             raise UserError(

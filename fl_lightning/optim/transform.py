@@ -137,6 +137,7 @@ class GradientTransform(Optimizer):
         check_minimizes(self)
         check_shards(params)
         before, after, losses = self._buffer_values(), list[Tensor](), list[Any]()
+        after_loss = list[Tensor]()  # which counts in a step without gradients
         w = self._read(params)
         version = w._version
         moved = forward_only = False
@@ -159,6 +160,7 @@ class GradientTransform(Optimizer):
             if request.loss_only:
                 loss: Tensor = ask(closure, request)
                 self.first_pass = False
+                after_loss[:] = after_loss or self._buffer_values()
                 self._set_buffers(before)
                 return loss
             for p in params:
@@ -181,7 +183,7 @@ class GradientTransform(Optimizer):
             self.first_pass = True
             hold(w)
             if after or not losses:  # after one evaluation they are as it left them
-                self._set_buffers(after or before)
+                self._set_buffers(after or after_loss or before)
         if w._version != version:
             raise UserError("the transform changed w in place: instead of w += e write w = w + e")
         if getattr(direction, "shape", None) != w.shape:

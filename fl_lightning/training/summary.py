@@ -82,6 +82,8 @@ def effects(name: str, o: Options, federation: Federation, advise: bool) -> Iter
     """
     algorithm, clients = federation.algorithm, federation.clients
     total = clients.num_clients
+    for state in federation.local_training.rehearsal.idle:
+        yield f"{state} stays 0: no hook assigns it in the first or the last round"
     if optimizer := _local_optimizer(algorithm, o):
         yield f"{name} has {optimizer}"
     cohort = largest_cohort(federation.sampler, total)

@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 from scipy.stats import trim_mean
 from torch import Tensor
 
-from fl_lightning import Algorithm, Term, TermError, algorithms
+from fl_lightning import Algorithm, Term, TermError, UniformSampling, algorithms
 from fl_lightning.algorithms import modifiers
 from fl_lightning.core.weighting import by_size
 from fl_lightning.terms import (
@@ -194,6 +194,17 @@ def test_colluding_clients_harm_the_mean_more_than_the_median() -> None:
 @pytest.mark.parametrize("exact", [False, True])
 def test_a_skipped_client_has_no_vote(exact: bool) -> None:
     assert_client_0_counts_as_absent(algorithms.fedmedian(), deterministic=exact)
+
+
+def test_a_rule_is_rehearsed_with_as_many_updates_as_a_round_has() -> None:
+    seen = set[tuple[int, int]]()
+
+    def most(self: Term, updates: Tensor, v: Any) -> Tensor:
+        seen.add((len(updates), round(v.participation * v.clients)))
+        return updates[updates.norm(dim=1).topk(4).indices].mean(0)
+
+    trained(Algorithm(term(combine=most)), sampler=UniformSampling(5 / 6), rounds=1)
+    assert seen == {(5, 5)}
 
 
 def combining(rule: Any) -> Any:

@@ -164,7 +164,12 @@ def test_a_model_that_fits_the_options_trains(argv, model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "cohort", [[], [0, 0], [1, 0], [-1, 2], [2, 6], torch.tensor([0, 1]), {0, 1}, None], ids=str
+    "cohort",
+    [
+        *([], [0, 0], [1, 0], [-1, 2], [2, 6], {0, 1}, None),
+        *(torch.tensor([0, 1]), [*torch.tensor([0, 1])], [0.0, 1.0]),
+    ],
+    ids=str,
 )
 def test_a_sampler_that_gives_no_cohort_is_refused(cohort):
     run = federation(Algorithm(), sampler=lambda *_: cohort)

@@ -185,6 +185,21 @@ def test_the_oracle_returns_the_loss_whose_gradient_it_takes(executor):
     assert run.cost.gradients == 1
 
 
+@on_all_executors
+def test_where_no_gradient_is_asked_for_a_loss_is_the_training_loss_and_moves_statistics(executor):
+    still = (
+        lambda self, oracle, w, v: 0 * oracle(w),
+        lambda self, oracle, w, v: 0 * (oracle.loss(w) - oracle.loss(2 * w)) * w,
+    )
+    by_gradient, by_loss = (
+        federation(hard(Algorithm(term(gradient=gradient))), executor=executor)
+        for gradient in still
+    )
+    loss = by_gradient.train_round()["train/loss"]
+    assert by_loss.train_round()["train/loss"] == pytest.approx(loss, abs=1e-12)
+    assert_agree(by_gradient, by_loss)
+
+
 LOSSES_ASKED: dict[str, Callable[[Oracle, Tensor], Tensor]] = {
     "elsewhere": lambda oracle, w: oracle.loss(2 * w),
     "after a gradient": lambda oracle, w: 0 * oracle(w).sum() + oracle.loss(w),

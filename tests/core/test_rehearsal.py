@@ -11,7 +11,7 @@ from mistakes import in_gradient, mistaken
 from problems import federation, term, trained
 from torch import Tensor
 
-from fl_lightning import Algorithm, Term, TermError, zeros
+from fl_lightning import Algorithm, Term, TermError, initial, scalar, zeros
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.terms import SAM, Proximal
 
@@ -262,3 +262,14 @@ def test_what_would_be_wrong_in_silence_is_refused_in_every_round(mistake, execu
 def test_the_parts_of_an_algorithm_are_functions(name, part):
     with pytest.raises(TermError, match=f"{name} of an algorithm is {part!r}"):
         Algorithm(**{name: part})
+
+
+def test_a_state_that_stays_0_is_found() -> None:
+    def report(self: Term, w: Tensor, v: Any) -> Any:
+        v.last = v.round
+        c_i = v.c_i + w  # noqa: F841
+        return ()
+
+    forgetful = term(client={"c_i": zeros, "last": scalar, "first": initial}, report=report)
+    run = federation(Algorithm(SAM(), forgetful))
+    assert run.local_training.rehearsal.idle == ["v.c_i of Mine"]
