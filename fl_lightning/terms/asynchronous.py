@@ -9,7 +9,7 @@ from torch import Tensor
 from fl_lightning.core.constraints import NonNegativeFloat, PositiveInt
 from fl_lightning.core.device import to_device_async
 from fl_lightning.core.oracle import Oracle
-from fl_lightning.core.term import Initializer, OfClients, Term, View, scalar
+from fl_lightning.core.term import Initializer, OfClients, Term, View
 from fl_lightning.terms.server import weighted
 
 
@@ -29,7 +29,6 @@ class Stale(Term):
     decay: NonNegativeFloat = 0.5
     roles = frozenset({"start"})
     logs = ("staleness",)
-    local = {"discount": scalar}
 
     @property
     def server(self) -> Mapping[str, Initializer]:  # type: ignore[override]
@@ -37,24 +36,29 @@ class Stale(Term):
         return {"past": lambda first, now: now.repeat(self.max_staleness, 1), "stalenesses": none}
 
     def start(self, w: Tensor, v: View) -> Tensor:
-        staleness = v.stalenesses.index_select(0, v.client[None])[0]
+        staleness = self._staleness(v)
         v.log("staleness", staleness)
-        v.discount = (1 + staleness) ** -self.decay
         then = v.past.index_select(0, (staleness - 1).clamp(min=0).long()[None])[0]
         return torch.where(staleness > 0, then, w)
 
     def send(self, delta: Tensor, v: View) -> Tensor:
-        v.weight = v.weight * v.discount
+        v.weight = v.weight * self._discount(v)
         return delta
 
     def report(self, w: Tensor, v: View) -> tuple[Tensor, ...]:
-        return v.weight, v.weight / v.discount
+        return v.weight, v.weight / self._discount(v)
 
     def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
         v.past = torch.cat([v.anchor[None], v.past[:-1]])
         drawn = torch.randint(self.max_staleness + 1, v.stalenesses.shape)  # alike on every device
         v.stalenesses = to_device_async(drawn, v.stalenesses.device).to(v.stalenesses)
         return weighted((mean[0], mean[1])) * delta
+
+    def _staleness(self, v: View) -> Tensor:
+        return v.stalenesses.index_select(0, v.client[None])[0]
+
+    def _discount(self, v: View) -> Tensor:
+        return (1 + self._staleness(v)) ** -self.decay
 
 
 @dataclass(frozen=True)
