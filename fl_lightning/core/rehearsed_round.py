@@ -67,8 +67,9 @@ class RehearsedRound:
         moves = dict[str, Tensor]()
         common = {name: facts[name] for name in ROUND_FACTS} | {"frozen": frozen, MOVES: moves}
         combines = algorithm.combining is not None
-        if combines:  # a rule may count on both
+        if combines:  # a rule may count on these
             common["participation"] = cohort / facts["clients"]
+            common["cohort"] = torch.arange(cohort, device=w.device)
         there = facts | {"anchor": w + 1}
         elsewhere, _ = rehearsed.start(w + 1, there, self.kept, self.server)
 

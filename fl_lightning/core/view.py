@@ -53,6 +53,8 @@ class View:
     """In `send`: how many numbers are sent, 0-dim; a term that sends fewer assigns it."""
     own: Tensor
     """In `report`: the client's own model u_i; the server sees what `send` has left of it."""
+    cohort: Tensor
+    """In `combine`: the clients' numbers in the order of the updates, (M,) int64."""
     labels: Tensor
     """Samples of each class that the client holds, (classes,), in the model's dtype; some are 0.
 

@@ -245,12 +245,11 @@ class RoundSums:
     @property
     def updates(self) -> Tensor | None:
         """The updates of the clients that count, (M, d), where the server combines them."""
-        if not self._combines:
-            return None
-        updates = self._updates.to(self._like[0])
-        if not self._skips:
-            return updates
-        return updates[self._rows[:, COLUMNS.index("counts")] > 0]
+        return self.counting(self._updates.to(self._like[0])) if self._combines else None
+
+    def counting(self, each: Tensor) -> Tensor:
+        """The rows of the clients that count, of a tensor with a row for each of the cohort."""
+        return each[self._rows[:, COLUMNS.index("counts")] > 0] if self._skips else each
 
     def logged(self) -> list[Tensor]:
         """The cohort's mean of each scalar that terms log, 0-dim; nan where no client has."""

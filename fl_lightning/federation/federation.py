@@ -246,7 +246,7 @@ class Federation:
         """Step with the complete sums; gives the scalars of the round."""
         goes_on, skips = (self.on_divergence == mode for mode in ("continue", "skip-client"))
         tags = self.local_training.logs.tags
-        status, scalars, finite = self.server.finish_round(sums, facts, tags)
+        status, scalars, finite = self.server.finish_round(sums, facts, cohort, tags)
         lost = {} if goes_on else {cohort[k]: part for k, part in status.diverged.items()}
         if lost and not skips:
             raise divergence.client_diverged(lost, *self._place())

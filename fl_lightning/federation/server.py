@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fl_lightning.core.algorithm import Algorithm, Facts
 from fl_lightning.core.curves import rate_in
+from fl_lightning.core.device import to_device_async
 from fl_lightning.core.network import digest
 from fl_lightning.core.randomness import derived_seed, seeded_rng
 from fl_lightning.core.rehearsal import Rehearsal, rehearse
@@ -135,11 +136,11 @@ class Server:
         return self.w.detach() - facts["anchor"], [moved, *stayed], moves
 
     def finish_round(
-        self, sums: RoundSums, facts: Facts, logged: Sequence[str]
+        self, sums: RoundSums, facts: Facts, cohort: Sequence[int], logged: Sequence[str]
     ) -> tuple[RoundStatus, dict[str, float], list[float]]:
         """Step with the means of a round, and read its numbers, all at once and after the step.
 
-        The sums are complete; `logged` are the tags of what terms log.
+        The sums, of a cohort, are complete; `logged` are the tags of what terms log.
 
         Returns:
             What the ranks agree on; the scalars of the round, and whether each part stayed finite
@@ -147,11 +148,14 @@ class Server:
         """
         # clients that are skipped take no part
         facts = {**facts, "participation": sums.participants() / self.clients}
+        if (updates := sums.updates) is not None:
+            numbers = to_device_async(torch.tensor(cohort), self.w.device)
+            facts["cohort"] = sums.counting(numbers)
         idle = {"train/loss": nan, **dict.fromkeys(DISTANCES, 0.0)}  # if the round does not count
         before = self.states, deepcopy(self.optimizer.state_dict())
         (progress, moved), messages, buffers, (loss, squared) = sums.means()
         try:
-            move, flags, moves = self.step(progress, messages, facts, sums.updates)
+            move, flags, moves = self.step(progress, messages, facts, updates)
         except Exception:
             status, _ = sums.read()
             if status.counts:

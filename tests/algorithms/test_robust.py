@@ -10,6 +10,7 @@ from problems import (
     assert_client_0_counts_as_absent,
     classification,
     federation,
+    server,
     term,
     trained,
 )
@@ -17,7 +18,7 @@ from scipy.optimize import minimize
 from scipy.stats import trim_mean
 from torch import Tensor
 
-from fl_lightning import Algorithm, Term, TermError, UniformSampling, algorithms
+from fl_lightning import Algorithm, OfClients, Term, TermError, UniformSampling, algorithms
 from fl_lightning.algorithms import modifiers
 from fl_lightning.core.weighting import by_size
 from fl_lightning.terms import (
@@ -189,6 +190,22 @@ def test_colluding_clients_harm_the_mean_more_than_the_median() -> None:
         for method in (algorithms.fedavg(), algorithms.fedmedian())
     ]
     assert harm[0] > 5 > 1 > harm[1]
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_a_rule_knows_whose_updates_it_gets(skips: bool) -> None:
+    """Their sums by client, a server state, are what the clients have sent."""
+
+    def remember(self: Any, updates: Tensor, v: Any) -> Tensor:
+        v.moved = v.moved.index_add(0, v.cohort, updates)
+        return updates.mean(0)
+
+    each = OfClients(lambda w, clients: w.new_zeros(clients, len(w)))
+    broken = term(send=lambda self, delta, v: torch.where(v.client == 0, torch.nan, delta))
+    rule = Algorithm(term(combine=remember, server={"moved": each}), *([broken] if skips else []))
+    run = trained(rule, rounds=2, on_divergence="skip-client")  # of 0, 1, 2, 4, 5 and of 2, 3
+    norms = server(run, "moved").norm(dim=1)
+    assert (norms > 0).tolist() == [not skips, True, True, True, True, True]
 
 
 @pytest.mark.parametrize("exact", [False, True])

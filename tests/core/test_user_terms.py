@@ -76,7 +76,7 @@ def test_the_facts_are_those_of_a_visit():
         return ()
 
     trained(Algorithm(term(report=report)))
-    assert seen == FACTS - {"bits", "numbers", "frozen"}
+    assert seen == FACTS - {"bits", "numbers", "cohort", "frozen"}
     assert seen - {"own"} == set(dummy_facts(layout(), vec(1, 1)))
 
 
