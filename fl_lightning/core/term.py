@@ -156,9 +156,8 @@ class Term:
         return ()
 
     def combine(self, updates: Tensor, v: View) -> Tensor:
-        """What the server takes for the mean update, from the updates of the cohort, (M, d).
+        """What the server takes for the mean update, from the updates of v.cohort, (M, d).
 
-        `v.cohort` says whose they are.
         Clients count equally. One term of a method may have this hook; the server then keeps all
         updates of a round, on its device. May assign server states.
         """

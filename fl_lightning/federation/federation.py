@@ -15,16 +15,11 @@ from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
 from fl_lightning.errors import DivergenceError, RankLostError, adding_position, first_sentence
 from fl_lightning.executors import Executor, SequentialExecutor
-from fl_lightning.federation import divergence, sanity_checks, trials
+from fl_lightning.federation import divergence, sampling, sanity_checks, trials
 from fl_lightning.federation.aggregation import RoundSums
 from fl_lightning.federation.client_store import ClientStore
 from fl_lightning.federation.local_training import LocalTraining
-from fl_lightning.federation.sampling import (
-    ClientSampler,
-    UniformSampling,
-    largest_cohort,
-    next_cohort,
-)
+from fl_lightning.federation.sampling import ClientSampler, UniformSampling
 from fl_lightning.federation.server import Server, load_model
 from fl_lightning.federation.state import restore, state_of
 
@@ -103,7 +98,7 @@ class Federation:
         sanity_checks.check_terms(algorithm.at(0, rounds), self.layout, loss)
         sanity_checks.check_optimizers(algorithm, self.layout.read(module))
         self.new_executor = partial(executor, loss=loss, autocast=fabric.autocast)
-        of_run = rounds, clients.num_clients, largest_cohort(sampler, clients.num_clients)
+        of_run = rounds, clients.num_clients, sampling.largest_cohort(sampler, clients.num_clients)
         self.server = Server(module, self.layout, algorithm, seed, *of_run)
         self.w = self.server.w
         self.local_training = LocalTraining(
@@ -226,7 +221,7 @@ class Federation:
         self.prepare()
         device = self.w.device
         started, self._training = Moment(device), True
-        cohort = next_cohort(self.sampler, self)
+        cohort = sampling.next_cohort(self.sampler, self)
         sanity_checks.check_cohort(cohort, self.clients, self.sampler, self.position())
         facts = self.local_training.round_facts(len(cohort))
         self.fabric.call("on_round_start", federation=self, cohort=cohort)

@@ -67,7 +67,7 @@ def check_hooks(module: LightningModule) -> None:
 
 
 def _does_nothing(hook: Any) -> bool:
-    """Whether a hook is empty, as those of templates."""
+    """Whether a hook is empty, as some templates have them."""
     code = getattr(hook, "__code__", None)
     if code is None or not hook.__name__.startswith("on_"):  # others do something by being empty
         return False
