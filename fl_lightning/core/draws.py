@@ -63,7 +63,8 @@ def stragglers(amount: float, share: float) -> Draw:
     """Stragglers do a uniform part of the work, 1 to `amount`, as in the experiments of FedProx.
 
     A visit is a straggler's with probability `share`. In the paper stragglers are exactly
-    this share of a round's clients (Li et al., MLSys 2020, https://arxiv.org/abs/1812.06127).
+    this share of a round's clients (Li et al., MLSys 2020, https://arxiv.org/abs/1812.06127); its
+    code draws 1 to `amount - 1` for them.
     """
     return Draw(1, amount, share)
 

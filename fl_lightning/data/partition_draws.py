@@ -42,6 +42,18 @@ def log_normal_shares(n: int, shares: int, sigma: float, g: torch.Generator) -> 
     return torch.arange(shares).repeat_interleave(sizes)
 
 
+def equal_turns(owners: Tensor, g: torch.Generator) -> Tensor:
+    """(n,) a random order of sorted owners: each that is left is equally likely to come next.
+
+    Owners of few entries end before the others, unlike in a random permutation.
+    """
+    waits = -torch.log1p(-torch.rand(len(owners), generator=g, dtype=torch.float64))
+    times = waits.cumsum(0)
+    sizes = owners.bincount()
+    begin = (times - waits)[(sizes.cumsum(0) - sizes)[owners]]
+    return (times - begin).argsort()
+
+
 def shares_by_class(counts: Tensor, shares: int) -> Tensor:
     """(n,) the share of each of n samples sorted by class; no share mixes classes.
 

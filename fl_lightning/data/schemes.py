@@ -24,6 +24,7 @@ from fl_lightning.data.partition import Partition
 from fl_lightning.data.partition_draws import (
     check_labels,
     draw_classes,
+    equal_turns,
     even_shares,
     log_dirichlet,
     log_normal_shares,
@@ -128,8 +129,9 @@ def label_prior(
 
     The Dirichlet (`alpha`) and pathological (`classes`) splits of FedSMOO, FedLESAM and FedTOGA,
     with `reuse=True`, and of FedDyn, FedDC and FedSSG, without. The code of these three also has
-    unequal sizes (`sigma=0.3`). The remainder goes to the first clients, one each; FedSSG's code
-    rounds CIFAR over 100 clients to one of 599 and 99 of 499.
+    unequal sizes (`sigma=0.3`), and all clients that lack samples draw equally often, so that small
+    ones hold fewer classes. The remainder goes to the first clients, one each; FedSSG's code rounds
+    CIFAR over 100 clients to one of 599 and 99 of 499.
 
     Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021, arXiv:2111.04263;
     FL-Simulator (github.com/woodenchild95/FL-Simulator) for reuse.
@@ -161,7 +163,7 @@ def label_prior(
     pool = pool[y[pool].argsort(stable=True)]
     start = counts.cumsum(0) - counts
     owners = log_normal_shares(total, clients, sigma, generator(seed, "partition sizes"))
-    owners = owners[torch.randperm(total, generator=g)]
+    owners = owners[equal_turns(owners, g) if sigma else torch.randperm(total, generator=g)]
     samples = torch.empty_like(owners)
     left = counts.clone()
     waiting = torch.arange(total)

@@ -196,6 +196,13 @@ def test_clients_whose_classes_are_exhausted_draw_in_proportion_to_what_is_left(
     assert other[1] == pytest.approx(1 / (1 + torch.e**2), abs=0.03)
 
 
+def test_small_clients_have_drawn_before_classes_are_exhausted():
+    y = torch.arange(10).repeat(400)
+    partition = schemes.label_prior(y, 40, 0, classes=2, sigma=1.0)
+    held = (partition.histogram(y, 10) > 0).sum(1)[partition.sizes.argsort()]
+    assert held[:20].max() == 2 < held[20:].max()
+
+
 def test_clients_of_a_given_size_may_outnumber_the_samples():
     y = labels()
     split = partial(schemes.label_prior, y, 5000, 0, reuse=True, size=4)
