@@ -92,10 +92,10 @@ class LightningTask(Task):
                 f"note: train/loss is the mean of the losses over clients, not what {name} logs by "
                 "this name"
             )
-        found += [
-            f"note: {name} has no {part}_step, so the {part} part is not scored"
-            for part in self.unscored
-        ]
+        silent = [part for part, names in self.logged.items() if not names]
+        for part in (*self.unscored, *silent):
+            why = f".{part}_step logs nothing" if part in silent else f" has no {part}_step"
+            found.append(f"note: {name}{why}, so the {part} part is not scored")
         if self.scaled:
             found.append(f"note: images of type uint8 reach {name} as floating numbers from 0 to 1")
         if self.steps.anew:
