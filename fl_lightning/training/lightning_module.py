@@ -90,6 +90,11 @@ class StepModel(nn.Module):
             nullcontext() if self.training else _in_evaluation(type(module).__name__),
         ):
             result = _step(module.training_step, self._transferred(batch), 0)
+        if self.stand_in.should_stop:
+            raise ModelError(
+                f"{type(module).__name__}.training_step sets self.trainer.should_stop, but no "
+                "client ends a run: set it in a step or hook of validation"
+            )
         returned = result.get("loss") if isinstance(result, dict) else result
         if isinstance(returned, Tensor) and returned.numel() == 1:
             returned = returned.reshape(())  # which is backward()'s own rule

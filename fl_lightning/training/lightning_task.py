@@ -215,8 +215,11 @@ class StepEvaluation(Evaluation):
         """Score the global model."""
         federation.load_global()
         self.scored = federation.round
-        self.task.steps.stand_in.current_epoch = federation.round - 1  # as in the steps before
-        return self.task.scores(self.test, self.part, autocast=federation.fabric.autocast)
+        stand_in = self.task.steps.stand_in
+        stand_in.current_epoch = federation.round - 1  # as in the steps before
+        scores = self.task.scores(self.test, self.part, autocast=federation.fabric.autocast)
+        federation.should_stop |= stand_in.should_stop
+        return scores
 
 
 class StepLogs(CohortMeasure):

@@ -73,6 +73,7 @@ class StandIn:
 
     def enter(self, part: Literal["training", "validation", "test"]) -> None:
         """Let the next steps be of this part."""
+        self.should_stop = False  # which a module may set
         self.training = part == "training"
         self.validating, self.testing = part == "validation", part == "test"
 
