@@ -32,7 +32,8 @@ from fl_lightning.training.parts import RunData, client_data
 from fl_lightning.training.session import Parts
 from fl_lightning.training.task import Task
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 LAUNCH = tuple(f.name for f in fields(LaunchOptions))
 OPTIONS = tuple(f.name for f in fields(Options) if f.name not in ELSEWHERE)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from lightning import LightningModule
+from lightning.pytorch.utilities.parsing import clean_namespace
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torchmetrics import Metric
@@ -195,6 +196,7 @@ class LightningTask(Task):
         if module.hparams:
             content["hparams_name"] = module._hparams_name
             content["hyper_parameters"] = dict(module.hparams)
+            clean_namespace(content["hyper_parameters"])  # of what cannot be written, as a Trainer
         module.on_save_checkpoint(content)
         with atomic(folder / "model.ckpt") as file:
             torch.save(content, file)

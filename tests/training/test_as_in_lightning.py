@@ -188,6 +188,21 @@ def test_the_loss_of_a_round_is_the_federations(capsys: pytest.CaptureFixture) -
     assert "train/loss is the mean" in capsys.readouterr().out
 
 
+class WithFunction(Lit):
+    def __init__(self, hidden: int, function: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+
+
+def test_hyperparameters_that_cannot_be_written_are_left_out() -> None:
+    """They ended the run with a traceback after its last round."""
+    with pytest.warns(UserWarning, match="'function' removed from hparams"):
+        run = trainer().fit(WithFunction(3, lambda x: x), data())
+    written = torch.load(run.path / "model.ckpt", weights_only=False)["hyper_parameters"]
+    assert written["hidden"] == 3
+    assert "function" not in written
+
+
 STEPS_OF_USERS: dict[str, Callable[..., Tensor]] = {
     "batch": lambda self, batch: self(batch["x"]).mean(),
     "batch and options": lambda self, batch, **_: self(batch["x"]).mean(),
