@@ -45,6 +45,7 @@ IN_PARALLEL = {
     "have storage": "use functions of torch, not of numpy",
     "saved tensor hooks": "leave out torch.utils.checkpoint",
     "functorch transform": "take gradients by the oracle or torch.func.grad",
+    "does not require grad": "take gradients by the oracle or torch.func.grad",
     "inference tensor": "use torch.no_grad",
     "more elements than `self`": IN_PLACE,
     "broadcast shape": IN_PLACE,

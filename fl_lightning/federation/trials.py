@@ -19,6 +19,7 @@ from fl_lightning.core.losses import (
     is_cross_entropy,
     one_number,
     option,
+    own_loss,
     scores_of,
 )
 from fl_lightning.core.network import arguments, class_name, tied
@@ -88,7 +89,8 @@ def dry_run(
             )
 
     forward = partial(_forward, module, clients, autocast)
-    for training in (False, True):  # the first evaluation may come hours later
+    # the first evaluation may come hours later; of a training step there is none
+    for training in (True,) if loss is own_loss else (False, True):
         try:
             out, y = forward(2, training)
             if training:

@@ -4,10 +4,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, fields
+from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
 from shlex import split
-from typing import Any, get_type_hints
+from typing import Any, ParamSpec, TypeVar, get_type_hints
 
 from fl_lightning.algorithms import modifiers
 from fl_lightning.algorithms.registry import ALGORITHMS
@@ -25,24 +26,16 @@ from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.converters import convert
 from fl_lightning.runs.options import Options, without_effect
 from fl_lightning.training import parts
+from fl_lightning.training.habits import ELSEWHERE, elsewhere
 from fl_lightning.training.lightning_optimizer import loss_text
 from fl_lightning.training.parts import RunData, client_data
 from fl_lightning.training.session import Parts
 from fl_lightning.training.task import Task
 
-LAUNCH = tuple(f.name for f in fields(LaunchOptions))
-ELSEWHERE = {
-    "callback": "give callbacks=[...]",
-    "resume": "give fit(..., resume=True)",
-    "max_epochs": "give rounds",  # as Lightning's Trainer names them
-    "gradient_clip_val": "give clip_norm",
-    **dict.fromkeys(
-        ("clients", "data_dir", "validation", "validation_from"), "it belongs to FederatedData"
-    ),
-    **{part: f'give algorithm={{"name": ..., "{part}": ...}}' for part in modifiers.PARTS},
-}
-"""Options of the command line, and of a Trainer, that have another place or name here."""
+P = ParamSpec("P")
+T = TypeVar("T")
 
+LAUNCH = tuple(f.name for f in fields(LaunchOptions))
 OPTIONS = tuple(f.name for f in fields(Options) if f.name not in ELSEWHERE)
 """The options of `Options` that the trainer takes."""
 
@@ -59,7 +52,7 @@ def read_options(given: dict[str, Any]) -> tuple[Options, LaunchOptions]:
     """
     for name in given:
         if name not in OPTIONS + LAUNCH:
-            fix = f": {ELSEWHERE[name]}" if name in ELSEWHERE else nearest(name, OPTIONS + LAUNCH)
+            fix = elsewhere(name, OPTIONS + LAUNCH)
             raise UserError(f"FederatedTrainer has no option {name!r}{fix}")
     launch = {name: value for name, value in given.items() if name in LAUNCH}
     if "devices" in launch:  # as the command line has them: 2, "2", [0, 2] or "auto"
@@ -78,7 +71,8 @@ def _converted(name: str, value: Any) -> Any:
     try:
         return convert(get_type_hints(Options)[name], value)
     except UserError as error:
-        raise UserError(f"{name}: {error}") from None
+        fix = "; objects are given as loggers=[...]" if name == "logger" else ""
+        raise UserError(f"{name}: {error}{fix}") from None
 
 
 def read_sampling(given: Any) -> Chosen:
@@ -267,3 +261,23 @@ def speaking_of_arguments() -> Iterator[None]:
         if notes := getattr(error, "__notes__", []):
             notes[:] = map(as_arguments, notes)
         raise
+
+
+def named_arguments(method: Callable[P, T]) -> Callable[P, T]:
+    """Let errors name arguments in the place of flags, and a wrong call those that there are."""
+    own = signature(method)
+    taken = ", ".join(str(p.replace(annotation=p.empty)) for p in [*own.parameters.values()][1:])
+
+    @wraps(method)
+    @speaking_of_arguments()
+    def called(*given: P.args, **options: P.kwargs) -> T:
+        try:
+            own.bind(*given, **options)
+        except TypeError as error:
+            raise UserError(
+                f"{method.__name__}({taken}) {error}: give a module, and data=FederatedData("
+                "dataset, clients=...) with all rows"
+            ) from None
+        return method(*given, **options)
+
+    return called

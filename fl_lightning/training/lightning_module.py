@@ -1,7 +1,7 @@
 """A LightningModule as the model of a federation: its `training_step` is the loss."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache, partial
 from math import nan
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from torchmetrics import Metric, MetricCollection
 from fl_lightning.callbacks.metrics import computed
 from fl_lightning.core.losses import StepOutput, one_number
 from fl_lightning.data.libraries import defines
-from fl_lightning.errors import ModelError
+from fl_lightning.errors import ModelError, first_sentence
 from fl_lightning.training.lightning_hooks import check_hooks, is_lightning
 from fl_lightning.training.stand_in import Logged, StandIn, distinct, logged, total
 
@@ -84,8 +84,17 @@ class StepModel(nn.Module):
         """The loss of a batch, the output of the module's own `forward`, and what it logs."""
         module, self.logged = self.lightning_module, {}
         self.stand_in.enter("training")
-        with _metrics_at_rest(module) as of_metrics, _heard(module) as seen:
+        with (
+            _metrics_at_rest(module) as of_metrics,
+            _heard(module) as seen,
+            nullcontext() if self.training else _in_evaluation(type(module).__name__),
+        ):
             result = _step(module.training_step, self._transferred(batch), 0)
+        if self.stand_in.should_stop:
+            raise ModelError(
+                f"{type(module).__name__}.training_step sets self.trainer.should_stop, but no "
+                "client ends a run: set it in a step or hook of validation"
+            )
         returned = result.get("loss") if isinstance(result, dict) else result
         if isinstance(returned, Tensor) and returned.numel() == 1:
             returned = returned.reshape(())  # which is backward()'s own rule
@@ -214,6 +223,20 @@ def _step(step: Callable[..., Any], batch: Any, index: int) -> Any:
 
 
 _takes_index = lru_cache(partial(is_param_in_hook_signature, param="batch_idx", min_args=2))
+
+
+@contextmanager
+def _in_evaluation(kind: str) -> Iterator[None]:
+    """Say of an error that the step has run in evaluation mode, as in no Trainer."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, ModelError):
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"{kind}.training_step fails in evaluation mode, in which this method or a callback "
+            f"runs it ({type(error).__name__}: {first_sentence(error)}): choose another"
+        ) from error
 
 
 def _metrics(module: nn.Module) -> list[Metric]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from lightning import LightningModule
+from lightning.pytorch.utilities.parsing import clean_namespace
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torchmetrics import Metric
@@ -92,10 +93,10 @@ class LightningTask(Task):
                 f"note: train/loss is the mean of the losses over clients, not what {name} logs by "
                 "this name"
             )
-        found += [
-            f"note: {name} has no {part}_step, so the {part} part is not scored"
-            for part in self.unscored
-        ]
+        silent = [part for part, names in self.logged.items() if not names]
+        for part in (*self.unscored, *silent):
+            why = f".{part}_step logs nothing" if part in silent else f" has no {part}_step"
+            found.append(f"note: {name}{why}, so the {part} part is not scored")
         if self.scaled:
             found.append(f"note: images of type uint8 reach {name} as floating numbers from 0 to 1")
         if self.steps.anew:
@@ -195,6 +196,7 @@ class LightningTask(Task):
         if module.hparams:
             content["hparams_name"] = module._hparams_name
             content["hyper_parameters"] = dict(module.hparams)
+            clean_namespace(content["hyper_parameters"])  # of what cannot be written, as a Trainer
         module.on_save_checkpoint(content)
         with atomic(folder / "model.ckpt") as file:
             torch.save(content, file)
@@ -215,8 +217,11 @@ class StepEvaluation(Evaluation):
         """Score the global model."""
         federation.load_global()
         self.scored = federation.round
-        self.task.steps.stand_in.current_epoch = federation.round - 1  # as in the steps before
-        return self.task.scores(self.test, self.part, autocast=federation.fabric.autocast)
+        stand_in = self.task.steps.stand_in
+        stand_in.current_epoch = federation.round - 1  # as in the steps before
+        scores = self.task.scores(self.test, self.part, autocast=federation.fabric.autocast)
+        federation.should_stop |= stand_in.should_stop
+        return scores
 
 
 class StepLogs(CohortMeasure):

@@ -176,7 +176,8 @@ def _check_callbacks(made: Sequence[Any], has_validation: bool) -> None:
         if isinstance(new, LightningCallback):
             raise UserError(
                 f"{name} is of Lightning's Trainer, which a federation is not: choose one of "
-                "fl_lightning.callbacks"
+                "fl_lightning.callbacks, or write an object with on_round_end; checkpoints, "
+                "local/lr and a progress bar come without one"
             )
         if isinstance(new, Measure | PersonalWeights) and [*map(type, made)].count(type(new)) > 1:
             raise UserError(f"{name} would write twice under equal names: give it once")

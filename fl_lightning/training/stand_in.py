@@ -29,11 +29,13 @@ REDUCTIONS: dict[str, Callable[[float, float], float]] = {
 
 
 INSTEAD = {
-    "datamodule": "give the module what it needs before fit",
+    "callback_metrics": "the history has what is logged",
     "estimated_stepping_batches": "schedule by rounds, self.trainer.max_epochs",
     "logger": "log numbers by self.log",
     "loggers": "log numbers by self.log",
     "lr_scheduler_configs": "the history has local/lr",  # which self.lr_schedulers() reads
+    "max_epochs": "read it in configure_optimizers, or give the module the number of rounds",
+    "optimizers": "the history has local/lr",
     "strategy": "the history has local/lr",  # which self.optimizers() reads
 }
 """What to do where a module reads what `self.trainer` has not."""
@@ -71,13 +73,17 @@ class StandIn:
 
     def enter(self, part: Literal["training", "validation", "test"]) -> None:
         """Let the next steps be of this part."""
+        self.should_stop = False  # which a module may set
         self.training = part == "training"
         self.validating, self.testing = part == "validation", part == "test"
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # which copying asks for
             raise AttributeError(name)
-        instead = INSTEAD.get(name, "it has self.current_epoch, the round")
+        known = (
+            "it has self.current_epoch, the round; give the module what else it needs before fit"
+        )
+        instead = INSTEAD.get(name, known)
         raise ModelError(
             f"a federation has no self.trainer.{name}, which the module reads itself or by a "
             f"method of LightningModule: {instead}"

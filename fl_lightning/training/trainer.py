@@ -20,7 +20,8 @@ from fl_lightning.federation.server import copy_of
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.run import Run
 from fl_lightning.training import arguments, parts
-from fl_lightning.training.arguments import as_arguments, speaking_of_arguments
+from fl_lightning.training.arguments import as_arguments, named_arguments, speaking_of_arguments
+from fl_lightning.training.habits import NoTrainer
 from fl_lightning.training.lightning_module import set_up
 from fl_lightning.training.lightning_optimizer import loss_text
 from fl_lightning.training.lightning_task import task_of
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-class FederatedTrainer:
+class FederatedTrainer(NoTrainer):
     """Trains a module on the data of clients, as Lightning's Trainer does on one machine's data.
 
     Args:
@@ -117,7 +118,7 @@ class FederatedTrainer:
             raise UserError("there is no history before fit has ended")
         return self.run.metrics.reset_index()
 
-    @speaking_of_arguments()
+    @named_arguments
     @in_one_thread()
     def fit(
         self,
@@ -156,7 +157,7 @@ class FederatedTrainer:
         self.run = Run.read(session.run.path)
         return self.run
 
-    @speaking_of_arguments()
+    @named_arguments
     @in_one_thread()
     def fit_many(
         self,
@@ -239,14 +240,14 @@ class FederatedTrainer:
         )
         return session, lambda: made
 
-    @speaking_of_arguments()
+    @named_arguments
     def validate(
         self, module: nn.Module | None = None, data: FederatedData | None = None
     ) -> Metrics:
         """The scores of a module, by default the fitted one, on the validation part."""
         return self._scores(module, data, "validation")[0]
 
-    @speaking_of_arguments()
+    @named_arguments
     def test(
         self,
         module: nn.Module | None = None,

@@ -150,12 +150,34 @@ def test_a_module_may_be_its_own_data_module() -> None:
     assert fit.history["val_loss"].notna().all()
 
 
-def test_parts_without_a_step_are_not_scored(capsys: pytest.CaptureFixture) -> None:
-    """They were refused."""
+def only_in_training(self: Any, _: Any) -> None:
+    """As a detector of torchvision, which returns boxes in evaluation."""
+    assert self.training
+
+
+def test_a_training_step_need_not_run_in_evaluation() -> None:
+    """Unless a method looks at the model there."""
+    mine, fit = module(training_step=step_with(only_in_training)), trainer()
+    fit.fit(mine, data(validation=0.2))
+    assert {"loss", "val_loss"} <= {*fit.history}
+    with pytest.raises(fl.UserError, match="training_step fails in evaluation mode"):
+        trainer("fedsol").fit(mine, data())
+
+
+WITHOUT_SCORES = {
+    "has no test_step": LightningModule.test_step,
+    ".test_step logs nothing": lambda self, batch: self(batch["x"]),
+}
+
+
+@pytest.mark.parametrize("why", WITHOUT_SCORES)
+def test_parts_without_scores_are_named(why: str, capsys: pytest.CaptureFixture) -> None:
     fit = trainer()
-    fit.fit(module(test_step=LightningModule.test_step), data(test=0.2, validation=0.2))
+    fit.fit(module(test_step=WITHOUT_SCORES[why]), data(test=0.2, validation=0.2))
     assert "val_loss" in fit.history
-    assert "Mine has no test_step" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"{why}, so the test part is not scored" in said
+    assert said.count("not scored") == 1
 
 
 def test_the_loss_of_a_round_is_the_federations(capsys: pytest.CaptureFixture) -> None:
@@ -164,6 +186,21 @@ def test_the_loss_of_a_round_is_the_federations(capsys: pytest.CaptureFixture) -
     fit.fit(module(training_step=step_with(lambda self, _: self.log("train/loss", 7.0))), data())
     assert (fit.history["train/loss"] < 7).all()
     assert "train/loss is the mean" in capsys.readouterr().out
+
+
+class WithFunction(Lit):
+    def __init__(self, hidden: int, function: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+
+
+def test_hyperparameters_that_cannot_be_written_are_left_out() -> None:
+    """They ended the run with a traceback after its last round."""
+    with pytest.warns(UserWarning, match="'function' removed from hparams"):
+        run = trainer().fit(WithFunction(3, lambda x: x), data())
+    written = torch.load(run.path / "model.ckpt", weights_only=False)["hyper_parameters"]
+    assert written["hidden"] == 3
+    assert "function" not in written
 
 
 STEPS_OF_USERS: dict[str, Callable[..., Tensor]] = {

@@ -74,6 +74,15 @@ class WithGradientOfInputs(nn.Linear):
         return out + torch.autograd.grad(out.sum(), x, create_graph=True)[0].mean()
 
 
+class WithGradientOfTime(nn.Linear):
+    """As a physics-informed network, whose time does not come with the samples."""
+
+    def forward(self, x: Tensor) -> Any:
+        time = torch.ones(len(x), 1, requires_grad=True)
+        out = super().forward(x * time)
+        return out + torch.autograd.grad(out.sum(), time, create_graph=True)[0]
+
+
 class WithInferenceMode(nn.Linear):
     def forward(self, x: Tensor) -> Any:
         with torch.inference_mode():
@@ -86,6 +95,7 @@ class WithInferenceMode(nn.Linear):
     [
         (Recomputed, "saved tensor hooks"),
         (WithGradientOfInputs, "requires_grad_"),
+        (WithGradientOfTime, "does not require grad"),
         (WithInferenceMode, "inference tensor"),
     ],
 )

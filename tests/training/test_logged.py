@@ -38,6 +38,17 @@ def test_steps_know_which_they_are_and_the_round() -> None:
         assert fit.history[name].tolist() == [0, 1, 2]
 
 
+class Stops(Lit):
+    def on_validation_end(self) -> None:
+        self.trainer.should_stop = self.current_epoch == 1
+
+
+def test_a_hook_of_validation_ends_the_run() -> None:
+    fit = trainer(rounds=5)
+    fit.fit(Stops(), data(validation=rows(9)))
+    assert fit.history["round"].tolist() == [1, 2]
+
+
 class OneStep(Lit):
     """Has one step for all parts, whose name comes from the mode of the module."""
 

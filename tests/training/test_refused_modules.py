@@ -147,7 +147,8 @@ OPTIMIZERS: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 STEPS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "trainer": (lambda self, _: self.trainer.world_size, "self.trainer.world_size"),
-    "rounds in a step": (lambda self, _: self.trainer.max_epochs, "self.trainer.max_epochs"),
+    "rounds in a step": (lambda self, _: self.trainer.max_epochs, "it in configure_optimizers"),
+    "the end": (lambda self, _: setattr(self.trainer, "should_stop", True), "should_stop"),
     "logger": (lambda self, _: self.logger, "log numbers by self.log"),
     "global_step": (lambda self, _: self.global_step, "global_step"),
     "optimizers": (lambda self, _: self.optimizers(), "local/lr"),
