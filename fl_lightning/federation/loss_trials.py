@@ -44,12 +44,18 @@ def checked_loss(
     """The loss of two samples of the data.
 
     Raises:
-        ModelError: If it cannot be computed, is no mean, reads weights itself, or broadcasts
+        ModelError: If it cannot be computed, is no mean, has weights to train, or broadcasts
             outputs and targets.
     """
     name = getattr(loss, "__name__", type(loss).__name__)
     if (reduction := option(loss, "reduction", "mean")) not in ("mean", "batchmean"):
         raise ModelError(f"{name} has the reduction {reduction!r}: give reduction='mean'")
+    own = {*loss.parameters()} - {*module.parameters()} if isinstance(loss, nn.Module) else ()
+    if any(p.requires_grad for p in own):
+        raise ModelError(
+            f"the loss {name} has weights of its own, which no client trains: freeze them by "
+            f"loss.requires_grad_(False), or let {class_name(module)} have and return them"
+        )
     whole = isinstance(y, Tensor) and not y.is_floating_point() and y.dtype != torch.int64
     try:
         if is_cross_entropy(loss) and whole:  # of uint8, which PyTorch takes, -100 would be 156
@@ -65,11 +71,6 @@ def checked_loss(
             f"{kinds} ({first_sentence(error)}): choose another loss{such} or other targets"
         ) from error
     value = one_number(returned, "the loss of the task", ModelError)
-    if _reads_weights(loss, out, y):
-        raise ModelError(
-            f"the loss {name} reads weights itself, for which clients' steps have no gradient: let "
-            f"{class_name(module)} return what the loss needs of them, or freeze them"
-        )
     if _compares_each_with_each(loss, out, y, data):
         raise ModelError(
             f"the loss compares outputs of shape {tuple(out.shape)} with targets of shape "
@@ -83,15 +84,6 @@ def checked_loss(
             stacklevel=2,
         )
     return value
-
-
-def _reads_weights(loss: TaskLoss, out: Any, y: Any) -> bool:
-    """Whether the loss has a gradient besides that of the output, as a penalty of weights has."""
-    leaves = tree_leaves(out)
-    if not all(isinstance(t, Tensor | float | int | None) for t in leaves):
-        return False  # which cannot be detached
-    fixed = tree_map(lambda t: t.detach() if isinstance(t, Tensor) else t, out)
-    return loss(fixed, y).requires_grad
 
 
 def _compares_each_with_each(loss: TaskLoss, out: Any, y: Any, data: DeviceDataset) -> bool:

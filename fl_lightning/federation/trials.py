@@ -38,7 +38,7 @@ def try_visit(training: LocalTraining) -> None:
     executor, samples, server = training.executor, training.clients.dataset, training.server
     two = torch.arange(2, device=samples.device) % len(samples)
     batch = samples.inputs(two), samples.targets(two)
-    executor.try_model(batch[0])
+    executor.try_model(*batch)
     if not isinstance(executor, SequentialExecutor):  # which takes two samples as they are
         options: Any = {"loss": executor.loss, "autocast": executor.autocast}
         executor = SequentialExecutor(executor.module, executor.layout, **options)
