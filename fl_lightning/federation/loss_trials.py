@@ -15,6 +15,7 @@ from fl_lightning.core.losses import (
     like,
     one_number,
     option,
+    scores_of,
 )
 from fl_lightning.core.network import class_name
 from fl_lightning.data.columns import blocks
@@ -66,6 +67,8 @@ def checked_loss(
     except Exception as error:
         kinds = ", ".join(f"{t.dtype} of shape {tuple(t.shape)}" for t in tree_leaves(y))
         such = ", such as mse," if is_cross_entropy(loss) else ""
+        if not isinstance(scores_of(out), Tensor):
+            such = f", a function of the {type(out).__name__} that the model returns,"
         raise ModelError(
             f"the loss {name} cannot compare the output of {class_name(module)} with two targets, "
             f"{kinds} ({first_sentence(error)}): choose another loss{such} or other targets"

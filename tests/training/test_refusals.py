@@ -47,6 +47,17 @@ class Weighted(nn.Module):
         return F.mse_loss(out[:, 0], y) / self.log_variance.exp() + self.log_variance
 
 
+class WithPhase(nn.Linear):
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.phase = nn.Parameter(torch.zeros((), dtype=torch.complex64))
+
+
+class TwoOutputs(nn.Linear):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x), x
+
+
 class Words(nn.Linear):
     def forward(self, x: Tensor) -> Any:
         return "hello"
@@ -222,6 +233,18 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "float16": (
         lambda: trainer(loss="mse").fit(nn.Linear(5, 1, dtype=torch.float16), numbers()),
         ("torch.float16", "float32"),
+    ),
+    "complex weights": (
+        lambda: trainer(loss="mse").fit(WithPhase(5, 1), numbers()),
+        ("torch.complex64", "view_as_real"),
+    ),
+    "data parallel": (
+        lambda: trainer(loss="mse").fit(nn.DataParallel(net()), numbers()),
+        ("DataParallel", ".module"),
+    ),
+    "outputs of several parts": (
+        lambda: trainer().fit(TwoOutputs(5, 3), fl.FederatedData((X, COUNTS), clients=owners())),
+        ("function of the tuple", "TwoOutputs"),
     ),
     "one metric": (lambda: trainer(loss="mse", metrics="r2").fit(net(), numbers()), ("['r2']",)),
     "squeezed": (
