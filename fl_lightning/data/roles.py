@@ -12,7 +12,7 @@ from fl_lightning.data.partitions import Scheme
 from fl_lightning.data.rows import Rows
 from fl_lightning.errors import UserError, nearest
 
-Target = str | int | Sequence[str | int] | None
+Target = str | int | list[Any] | tuple[Any, ...] | None
 """The place of the target in rows, or places of several."""
 
 TARGETS = "labels", "label", "target", "y"
@@ -129,13 +129,13 @@ def divided(rows: Rows, target: Target) -> tuple[Rows, Any]:
     if isinstance(rows, Tensor):
         return rows, rows
     parts: dict[Any, Any] = rows if isinstance(rows, dict) else dict(enumerate(rows))
-    several = isinstance(target, list | tuple)
-    places = [target_in(rows, one) for one in (target if several else [target])]
+    wanted = target if isinstance(target, list | tuple) else [target]
+    places = [target_in(rows, one) for one in wanted]
     others = {key: part for key, part in parts.items() if key not in places}
     y: dict[Any, Any] = {key: parts[key] for key in places}
     x, of_y = (part if isinstance(rows, dict) else tuple(part.values()) for part in (others, y))
     x = next(iter(others.values())) if len(others) == 1 else x
-    return x, of_y if several else y[places[0]]
+    return x, of_y if wanted is target else y[places[0]]
 
 
 def target_in(rows: dict[str, Any] | tuple[Any, ...], target: str | int | None) -> str | int:
