@@ -213,7 +213,11 @@ def try_in_parallel(executor: Executor, x: Any, y: Any, batched: bool) -> None:
                 value = vmap(one, randomness="error")(*rows)
     finally:
         module.train(training)
-    if value.requires_grad:  # though the weights that the pass was given do not
+    # the weights that the pass was given have no gradient, but the loss may read the module's own
+    own = [p for p in module.parameters() if p.requires_grad]
+    if value.requires_grad and any(
+        g is not None for g in torch.autograd.grad(value.sum(), own, allow_unused=True)
+    ):
         raise ModelError(
             f"the loss reads weights of {name} itself, of which parallel clients and --compile "
             f"have no gradient: let {name} return what it needs of them, or train with the "

@@ -77,6 +77,7 @@ def test_a_penalty_of_a_models_weights_trains_one_client_at_a_time() -> None:
     torch.testing.assert_close(found, start["weight"] - 0.1 * line.weight.grad)
     with pytest.raises(fl.UserError, match="reads weights of Linear itself"):
         trainer(executor="stacked", **options).fit(line, given)
+    trainer(executor="stacked", **options).fit(nn.Linear(6, 3), given)  # of another model's
 
 
 class Recomputed(nn.Linear):
