@@ -14,8 +14,8 @@ from torchmetrics.classification import MulticlassF1Score
 from torchmetrics.text import Perplexity
 from torchmetrics.utilities import dim_zero_cat
 
-from fl_lightning.core.losses import IGNORED, like
-from fl_lightning.core.prediction import is_right
+from fl_lightning.core.losses import IGNORED, TaskLoss, cross_entropy, like
+from fl_lightning.core.prediction import for_classes, is_right
 from fl_lightning.errors import UserError, nearest
 from fl_lightning.runs.scalars import higher_is_better
 
@@ -168,16 +168,21 @@ def larger_is_better(name: str, metric: Metric | None = None) -> bool:
 OF_CLASSES = Accuracy, classification.BinaryAUROC, classification.BinaryF1Score
 
 
-def update(metrics: Iterable[Metric], scores: Any, y: Any) -> None:
-    """Let metrics see the scores and targets of a batch.
+def update(
+    metrics: Iterable[Metric], given: Any, targets: Any, loss: TaskLoss = cross_entropy
+) -> None:
+    """Let metrics see the scores and targets of a batch, as the loss takes them.
 
     Raises:
         ValueError: If targets of a metric of classes are fractions, or above 1 for one score each;
             or if there are more scores than targets and no classes.
     """
     for metric in metrics:
-        floating = isinstance(y, Tensor) and y.is_floating_point()
-        same = isinstance(y, Tensor) and y.numel() == scores.numel()
+        ours = isinstance(metric, (*OF_CLASSES, Perplexity))
+        scores, y = for_classes(loss, given, targets) if ours else (given, targets)
+        tensors = isinstance(scores, Tensor) and isinstance(y, Tensor)
+        floating = tensors and y.is_floating_point()
+        same = tensors and y.numel() == scores.numel()
         binary = (floating or same) and isinstance(metric, OF_CLASSES)
         if binary and not ((y == 0) | (y == 1) | (y == IGNORED)).all():
             raise ValueError("the targets are numbers, not classes")

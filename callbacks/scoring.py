@@ -23,7 +23,7 @@ from fl_lightning.callbacks.metrics import (
 )
 from fl_lightning.core.losses import TaskLoss, counted, scores_of
 from fl_lightning.core.network import call
-from fl_lightning.core.prediction import is_right
+from fl_lightning.core.prediction import for_classes, is_right
 from fl_lightning.data import DeviceDataset
 from fl_lightning.errors import UserError
 from fl_lightning.executors import ClientResult
@@ -143,8 +143,8 @@ def score(
                 out = out.float()
             scores = scores_of(out)
             if data.classes:
-                right.append(is_right(scores, y))
-            update(metrics, *in_own_unit(data, scores, y))
+                right.append(is_right(*for_classes(loss, scores, y)))
+            update(metrics, *in_own_unit(data, scores, y), loss)
             value, weight = loss(out, y).double(), counted(loss, y)
             if isinstance(weight, Tensor):  # the mean of no target is NaN
                 value = torch.where(weight > 0, value, 0)

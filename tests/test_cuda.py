@@ -216,3 +216,12 @@ def test_a_module_is_trained_in_place_as_on_the_cpu(name: str, executor: str) ->
         scores.append(run.history["test_loss"].iloc[-1])
     assert distance(*fitted) < 1e-8
     assert scores[0] == pytest.approx(scores[1], abs=1e-8)
+
+
+def test_weights_of_classes_are_moved_to_the_gpu_and_back() -> None:
+    loss, module = nn.CrossEntropyLoss(torch.tensor([1.0, 2.0, 3.0])), nn.Linear(6, 3)
+    fit, given = trainer(loss=loss, lr=0.1, accelerator=DEVICE), data(test=0.3)
+    for _ in range(2):  # the second begins with a trial on the CPU
+        fit.fit(module, given)
+        assert fit.test(data=given)["test/loss"] > 0
+    assert loss.weight.device.type == module.weight.device.type == "cpu"

@@ -10,6 +10,14 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 from fl_lightning.core.constraints import PositiveFloat, PositiveInt, UnitInterval, check
+from fl_lightning.core.losses import (
+    IGNORED,
+    TaskLoss,
+    cross_entropy,
+    is_cross_entropy,
+    like,
+    option,
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,34 @@ class PersonalModel:
 
 Predict = Callable[[PersonalModel], Callable[[Any], Tensor]]
 """`predict(own)` prepares a client once and returns a map from inputs to scores (b, classes)."""
+
+
+def for_classes(loss: TaskLoss, scores: Any, y: Any) -> tuple[Any, Any]:
+    """Scores and labels of a loss as `predicted` takes them; a label that does not count is -100.
+
+    PyTorch's losses have classes second, and some have probabilities for scores.
+    """
+    if not (isinstance(scores, Tensor) and isinstance(y, Tensor)):
+        return scores, y
+    entropy = is_cross_entropy(loss)
+    of_torch = entropy and loss is not cross_entropy
+    second = scores.ndim > y.ndim and scores.shape[:1] + scores.shape[2:] == y.shape
+    if second and (of_torch or scores.shape[:-1] != y.shape):
+        scores = scores.movedim(1, -1)
+    if of_torch and y.dtype == torch.int64:
+        y = y.masked_fill(y == option(loss, "ignore_index", IGNORED), IGNORED)
+    elif scores.numel() == y.numel() and not entropy and _is_lowest_at_target(loss, scores, y):
+        scores = scores - 0.5
+    return scores, y
+
+
+def _is_lowest_at_target(loss: TaskLoss, scores: Tensor, y: Tensor) -> bool:
+    """Whether scores are in the scale of labels of 0 and 1, as of BCELoss: no logits."""
+    near = like(y, scores).clamp(0.001, 0.999)  # where each logarithm is finite
+    try:
+        return bool(loss(near, y) < 0.01 * loss(1 - near, y))
+    except Exception:  # it takes other outputs
+        return False
 
 
 def predicted(scores: Tensor, y: Tensor) -> Tensor:

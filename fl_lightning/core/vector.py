@@ -110,7 +110,8 @@ class Layout:
         if len(kinds) > 1:
             found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
             raise UserError(
-                f"trainable parameters must share one dtype and device, but the model has {found}"
+                f"trainable parameters must share one dtype and device, but the model has {found}: "
+                "convert them; of complex ones let the parameter be torch.view_as_real(weight)"
             )
         ((dtype, _),) = kinds
         if dtype not in (torch.float32, torch.float64):

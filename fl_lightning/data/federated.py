@@ -13,7 +13,14 @@ from fl_lightning.data.held_out import hold_out_of_clients, owners_of_held
 from fl_lightning.data.libraries import class_names, hub_columns, module_rows, read_hub
 from fl_lightning.data.partition import Partition, smallest_median_largest
 from fl_lightning.data.partitions import Scheme
-from fl_lightning.data.roles import check_classes, divided, labels_of, owners_in, partition_of
+from fl_lightning.data.roles import (
+    Target,
+    check_classes,
+    divided,
+    labels_of,
+    owners_in,
+    partition_of,
+)
 from fl_lightning.data.rows import Rows, at, check_alike, checked_rows, raw_rows, tensors
 from fl_lightning.errors import UserError
 
@@ -39,8 +46,9 @@ class FederatedData:
             each row, a number or a text; a list of positions for each client, where a row in no
             list is not used; a `Partition`; a scheme of `fl_lightning.partitions`; or another
             function `scheme(y, seed) -> Partition`.
-        target: The target: a column of a dictionary, or a position in a tuple. By default the last
-            of a tuple, or the column of a dictionary that is named labels, label, target or y.
+        target: The target: a column of a dictionary, or a position in a tuple; or a list of
+            several, which are a dictionary or a tuple then. By default the last of a tuple, or the
+            column of a dictionary that is named labels, label, target or y.
         classes: The names of the classes, if the target holds positions in them.
         seed: The seed of schemes and fractions.
 
@@ -71,7 +79,7 @@ class FederatedData:
         validation: Any = None,
         *,
         clients: Any,
-        target: str | int | None = None,
+        target: Target = None,
         classes: Sequence[str] = (),
         seed: int = 0,
     ) -> None:
@@ -230,7 +238,7 @@ class FederatedData:
         length: int | None = None,
         test: Any = None,
         validation: Any = None,
-        target: str | None = None,
+        target: Target = None,
         classes: Sequence[str] | None = None,
         seed: int = 0,
     ) -> "FederatedData":

@@ -10,7 +10,7 @@ from torch.utils.data import Subset, SubsetRandomSampler, WeightedRandomSampler,
 from fl_lightning.core.losses import IGNORED
 from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.data.partition import Partition
-from fl_lightning.data.roles import partition_of, target_in
+from fl_lightning.data.roles import Target, partition_of, target_in
 from fl_lightning.data.rows import (
     check_columns,
     has_transform,
@@ -85,13 +85,15 @@ def read_hub(
 
 
 def class_names(
-    dataset: Any, parts: Mapping[str, Any], rows: dict[str, Any], target: str | None
+    dataset: Any, parts: Mapping[str, Any], rows: dict[str, Any], target: Target
 ) -> tuple[str, ...]:
     """The names of the target's classes, if the data set has them.
 
     Raises:
         UserError: If a part that is a data set numbers its classes in another way.
     """
+    if isinstance(target, list | tuple):
+        return ()
     try:
         column = target_in(rows, target)
     except UserError:

@@ -12,6 +12,9 @@ from fl_lightning.data.partitions import Scheme
 from fl_lightning.data.rows import Rows
 from fl_lightning.errors import UserError, nearest
 
+Target = str | int | list[Any] | tuple[Any, ...] | None
+"""The place of the target in rows, or places of several."""
+
 TARGETS = "labels", "label", "target", "y"
 """Names of a target that need not be given."""
 
@@ -119,18 +122,20 @@ def _from_owners(owners: Any, rows: int) -> tuple[Partition, Sequence[object]]:
     return Partition.from_owners(torch.from_numpy(codes).long(), len(names)), list(texts)
 
 
-def divided(rows: Rows, target: str | int | None) -> tuple[Rows, Tensor]:
+def divided(rows: Rows, target: Target) -> tuple[Rows, Any]:
     """The inputs and the target of rows: see `FederatedData` and its `divided`."""
     if isinstance(rows, tuple) and len(rows) == 1:
         (rows,) = rows
     if isinstance(rows, Tensor):
         return rows, rows
     parts: dict[Any, Any] = rows if isinstance(rows, dict) else dict(enumerate(rows))
-    place = target_in(rows, target)
-    others = {key: part for key, part in parts.items() if key != place}
-    if len(others) == 1:
-        return next(iter(others.values())), parts[place]
-    return (others if isinstance(rows, dict) else tuple(others.values())), parts[place]
+    wanted = target if isinstance(target, list | tuple) else [target]
+    places = [target_in(rows, one) for one in wanted]
+    others = {key: part for key, part in parts.items() if key not in places}
+    y: dict[Any, Any] = {key: parts[key] for key in places}
+    x, of_y = (part if isinstance(rows, dict) else tuple(part.values()) for part in (others, y))
+    x = next(iter(others.values())) if len(others) == 1 else x
+    return x, of_y if wanted is target else y[places[0]]
 
 
 def target_in(rows: dict[str, Any] | tuple[Any, ...], target: str | int | None) -> str | int:
@@ -153,7 +158,7 @@ def target_in(rows: dict[str, Any] | tuple[Any, ...], target: str | int | None) 
     return found[0]
 
 
-def labels_of(rows: Rows, target: str | int | None) -> Tensor | None:
+def labels_of(rows: Rows, target: Target) -> Tensor | None:
     """(n,) int64, the classes of rows; None if their target is not one whole number, 0 or more."""
     try:
         y = divided(rows, target)[1]
@@ -165,9 +170,7 @@ def labels_of(rows: Rows, target: str | int | None) -> Tensor | None:
     return classes if int(classes.min()) >= 0 else None
 
 
-def check_classes(
-    rows: Rows, target: str | int | None, classes: tuple[str, ...], name: str
-) -> None:
+def check_classes(rows: Rows, target: Target, classes: tuple[str, ...], name: str) -> None:
     """Raise a UserError unless the target holds positions in the classes, if these are named."""
     if not classes:
         return

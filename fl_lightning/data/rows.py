@@ -54,7 +54,8 @@ def raw_rows(
         except (RuntimeError, TypeError, LookupError) as error:
             raise UserError(
                 f"the samples of {name} do not make one batch ({first_sentence(error)}): "
-                "let the data set give tensors or numbers, of the same shape in every sample"
+                "let the data set give tensors or numbers, of the same shape in every sample, or "
+                "give collate_fn([data[k] for k in range(len(data))])"
             ) from error
     if isinstance(given, Mapping):
         return dict(given)

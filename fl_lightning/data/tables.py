@@ -144,10 +144,13 @@ def _input_columns(
         raise UserError(f"{target!r} is the target: leave it out of columns")
     if texts := [name for name in inputs if not types.is_numeric_dtype(frame[name])]:
         cells = frame[texts[0]].dropna()
-        example = [*_no_numbers(cells), *cells][:1]
+        words = [*cells] if isinstance(cells.dtype, CategoricalDtype) else _no_numbers(cells)
+        make = f"get_dummies(table, columns={texts}, dtype=float)"
+        if not words or cells.dtype.kind in "mM":  # numbers as objects, or times
+            make = f"to_numeric(table[{texts[0]!r}])"
         raise UserError(
-            f"columns {texts} hold no numbers (such as {example}): give columns without them, or "
-            f"make numbers of them by pandas.get_dummies(table, columns={texts}, dtype=float)"
+            f"columns {texts} hold no numbers (such as {[*words, *cells][:1]}): give columns "
+            f"without them, or make numbers of them by pandas.{make}"
         )
     return inputs
 

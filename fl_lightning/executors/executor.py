@@ -188,8 +188,8 @@ class Executor:
         logs = getattr(b.answer, "logs", None)
         return torch.stack([task, *logs.values()]) if logs else task[None]
 
-    def try_model(self, x: Any) -> None:
-        """Raise a ModelError if the model cannot train on samples like `x` in this executor.
+    def try_model(self, x: Any, y: Any) -> None:
+        """Raise a ModelError if the model cannot train on samples like these in this executor.
 
         Nothing changes.
         """

@@ -65,11 +65,11 @@ class GraphExecutor(StackedExecutor):
         graphs = " of CUDA graphs" if self.device.type == "cuda" else ""
         return f"{self.width} clients at a time {how}{graphs}" if self.graphs else ""
 
-    def try_model(self, x: Any) -> None:
-        """Choose another way if the model cannot train on samples like `x` in this one."""
+    def try_model(self, x: Any, y: Any) -> None:
+        """Choose another way if the model cannot train on samples like these in this one."""
         while self.graphs:
             try:
-                try_in_parallel(self, x, batched=self.stacked)
+                try_in_parallel(self, x, y, batched=self.stacked)
                 return
             except ModelError as error:
                 self._step_down(error)

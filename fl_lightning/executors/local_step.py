@@ -180,42 +180,52 @@ def blame_model(name: str = "this model or its loss") -> Iterator[None]:
         ) from error
 
 
-def try_in_parallel(executor: Executor, x: Any, batched: bool) -> None:
-    """Run the model's training pass on samples `x`, under `vmap` if `batched`.
+def try_in_parallel(executor: Executor, x: Any, y: Any, batched: bool) -> None:
+    """Run the model's training pass and the loss on samples, under `vmap` if `batched`.
 
     Nothing changes.
 
     Raises:
         ModelError: If the model draws random numbers other than dropout's, or cannot run for
-            several clients.
+            several clients, or if the loss reads weights itself.
     """
     module, layout = executor.module, executor.layout
     buffers = {**dict(module.named_buffers()), **executor.dropout_key(0)}
 
-    def one(weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Any) -> Tensor:
+    def one(weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Any, y: Any) -> Tensor:
         moved = {name: b.clone() for name, b in buffers.items()}
-        FunctionalModel(module, layout, buffers, weights, moved).forward(x)
-        return torch.zeros(())
+        out = FunctionalModel(module, layout, buffers, weights, moved).forward(x)
+        return executor.loss(out, y)
 
-    given = tree_map(Tensor.detach, (dict(module.named_parameters()), buffers, x))
+    given = tree_map(Tensor.detach, (dict(module.named_parameters()), buffers, x, y))
     training, name = module.training, class_name(module)
     module.train()
     try:
         with (
             seeded_rng(0, executor.device),
-            refused_draws(executor.device, name),
-            blame_model(name),
+            refused_draws(executor.device, f"{name} or its loss"),
+            blame_model(f"{name} or its loss"),
             substituted(batched=True),
             executor.autocast(),
             full_batchnorm(module),
         ):
             if not batched:
-                one(*given)
+                value = one(*given)
             else:
                 rows = tree_map(lambda t: t.expand(2, *t.shape), given)
-                vmap(one, randomness="error")(*rows)
+                value = vmap(one, randomness="error")(*rows)
     finally:
         module.train(training)
+    # the weights that the pass was given have no gradient, but the loss may read the module's own
+    own = [p for p in module.parameters() if p.requires_grad]
+    if value.requires_grad and any(
+        g is not None for g in torch.autograd.grad(value.sum(), own, allow_unused=True)
+    ):
+        raise ModelError(
+            f"the loss reads weights of {name} itself, of which parallel clients and --compile "
+            f"have no gradient: let {name} return what it needs of them, or train with the "
+            "sequential executor"
+        )
 
 
 @contextmanager

@@ -86,10 +86,10 @@ class StackedExecutor(Executor):
             self._local_steps[key] = LocalStep(self, algorithm, batched)
         return self._local_steps[key]
 
-    def try_model(self, x: Any) -> None:
-        """Raise a ModelError if the model cannot train on samples like `x` in this executor."""
+    def try_model(self, x: Any, y: Any) -> None:
+        """Raise a ModelError if the model cannot train on samples like these in this executor."""
         if self.width > 1 or self.compiled:  # one client at a time draws from its own seed
-            try_in_parallel(self, x, batched=self.width > 1)
+            try_in_parallel(self, x, y, batched=self.width > 1)
 
     def __call__(
         self, received: RoundInputs, tasks: Sequence[ClientTask]

@@ -145,9 +145,9 @@ class LockstepExecutor(Executor):
         """See `Executor`."""
         return f"{self.width} clients at a time of each run as one program"
 
-    def try_model(self, x: Any) -> None:
-        """Raise a ModelError if the model cannot train for several runs on samples like `x`."""
-        try_in_parallel(self, x, batched=True)
+    def try_model(self, x: Any, y: Any) -> None:
+        """Raise a ModelError if the model cannot train for several runs on samples like these."""
+        try_in_parallel(self, x, y, batched=True)
 
     def __call__(
         self, received: RoundInputs, tasks: Sequence[ClientTask]

@@ -22,7 +22,7 @@ from fl_lightning.core.losses import (
     scores_of,
 )
 from fl_lightning.core.network import functional_call
-from fl_lightning.core.prediction import is_right
+from fl_lightning.core.prediction import for_classes, is_right
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import DeviceDataset
 from fl_lightning.errors import UserError
@@ -98,7 +98,8 @@ class MeanLoss:
                 for row, w in zip(table, points, strict=True):
                     out = self._forward(w, x)
                     row[0] += share * self.loss(out, y).double() if share else 0.0
-                    row[1] += is_right(scores_of(out), y).sum() if self.data.classes else nan
+                    shown, _ = for_classes(self.loss, scores_of(out), y)
+                    row[1] += is_right(shown, y).sum() if self.data.classes else nan
         return table / torch.tensor([1, len(index)]).to(table)
 
     def _mean(self, of_batch: Callable[[Any, Any], Tensor]) -> Tensor:

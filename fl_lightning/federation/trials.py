@@ -12,24 +12,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_leaves
 
-from fl_lightning.core.losses import (
-    IGNORED,
-    TaskLoss,
-    cross_entropy,
-    is_cross_entropy,
-    one_number,
-    option,
-    own_loss,
-    scores_of,
-)
+from fl_lightning.core.losses import TaskLoss, is_cross_entropy, own_loss, scores_of
 from fl_lightning.core.network import arguments, class_name, tied
 from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.data import ClientData
-from fl_lightning.data.columns import blocks
-from fl_lightning.data.dataset import DeviceDataset
 from fl_lightning.errors import ModelError, UserError, first_sentence
 from fl_lightning.executors import RoundInputs, SequentialExecutor
 from fl_lightning.federation.local_training import LocalTraining
+from fl_lightning.federation.loss_trials import check_classes, checked_loss
 
 ONE_SAMPLE = "more than 1 value per channel"
 """PyTorch's message for a batch that BatchNorm cannot normalize."""
@@ -48,7 +38,7 @@ def try_visit(training: LocalTraining) -> None:
     executor, samples, server = training.executor, training.clients.dataset, training.server
     two = torch.arange(2, device=samples.device) % len(samples)
     batch = samples.inputs(two), samples.targets(two)
-    executor.try_model(batch[0])
+    executor.try_model(*batch)
     if not isinstance(executor, SequentialExecutor):  # which takes two samples as they are
         options: Any = {"loss": executor.loss, "autocast": executor.autocast}
         executor = SequentialExecutor(executor.module, executor.layout, **options)
@@ -107,9 +97,9 @@ def dry_run(
         except Exception as error:
             raise _does_not_take(module, clients, error, training) from error
         if is_cross_entropy(loss):
-            _check_classes(loss, scores_of(out), clients.dataset, module)
+            check_classes(loss, scores_of(out), clients.dataset, module)
         with torch.enable_grad(), autocast():
-            value = _checked_loss(loss, out, y, module)
+            value = checked_loss(loss, out, y, clients.dataset, module)
     if not value.requires_grad:
         raise ModelError(
             f"the output of {class_name(module)} has no gradient: remove no_grad or detach from "
@@ -207,67 +197,6 @@ def _does_not_take(
         f"{'' if training else ' in evaluation'} ({type(error).__name__}: "
         f"{first_sentence(error)}): choose another model, or other data"
     )
-
-
-def _check_classes(loss: TaskLoss, out: Any, data: DeviceDataset, module: nn.Module) -> None:
-    """Raise a ModelError unless the outputs have a class for each target that counts."""
-    y, ignored = data.y, option(loss, "ignore_index", IGNORED)
-    classes = isinstance(y, Tensor) and y.dtype == torch.int64
-    if not (classes and getattr(out, "ndim", 0) == y.ndim + 1):
-        return  # which the loss refuses
-    outputs = out.shape[-1 if loss is cross_entropy else 1]
-    for block in blocks(y):
-        wrong = block[(block != ignored) & ((block < 0) | (block >= outputs))]
-        if len(wrong):
-            raise ModelError(
-                f"{class_name(module)} has {outputs} outputs, but a target is {wrong[0]}: count "
-                f"classes from 0, and give it {len(data.classes) or int(y.max()) + 1} outputs"
-            )
-
-
-def _checked_loss(loss: TaskLoss, out: Any, y: Any, module: nn.Module) -> Tensor:
-    """The loss of two samples.
-
-    Raises:
-        ModelError: If it cannot be computed, is no mean, or broadcasts outputs and targets.
-    """
-    name = getattr(loss, "__name__", type(loss).__name__)
-    if (reduction := option(loss, "reduction", "mean")) != "mean":
-        raise ModelError(f"{name} has the reduction {reduction!r}: give reduction='mean'")
-    whole = isinstance(y, Tensor) and not y.is_floating_point() and y.dtype != torch.int64
-    try:
-        if is_cross_entropy(loss) and whole:  # of uint8, which PyTorch takes, -100 would be 156
-            raise TypeError("classes are int64, as y.long() makes them")
-        returned = loss(out, y)
-    except ModelError:
-        raise
-    except Exception as error:
-        kinds = ", ".join(f"{t.dtype} of shape {tuple(t.shape)}" for t in tree_leaves(y))
-        such = ", such as mse," if is_cross_entropy(loss) else ""
-        raise ModelError(
-            f"the loss {name} cannot compare the output of {class_name(module)} with two targets, "
-            f"{kinds} ({first_sentence(error)}): choose another loss{such} or other targets"
-        ) from error
-    value = one_number(returned, "the loss of the task", ModelError)
-    if _compares_each_with_each(loss, out, y, value):
-        raise ModelError(
-            f"the loss compares outputs of shape {tuple(out.shape)} with targets of shape "
-            f"{tuple(y.shape)} as if each output were of each target: give them one shape, as "
-            "out.squeeze(-1) does"
-        )
-    return value
-
-
-def _compares_each_with_each(loss: TaskLoss, out: Any, y: Any, value: Tensor) -> bool:
-    """Whether broadcasting (n, 1) and (n,) to (n, n) makes a loss another one."""
-    tensors = isinstance(out, Tensor) and isinstance(y, Tensor)
-    if not tensors or out.shape == y.shape or out.numel() != y.numel():
-        return False
-    try:
-        of_one_shape = loss(out.reshape(y.shape), y)
-    except Exception:  # it takes this shape alone
-        return False
-    return not torch.allclose(of_one_shape, value, rtol=1e-3, equal_nan=True)
 
 
 def _check_repeats(out: Any, again: Any, module: nn.Module) -> None:

@@ -285,6 +285,8 @@ def task_of(
             f"{wrapper} hides the steps of the LightningModule {type(inner).__name__}: give that "
             "itself, with compile=True for torch.compile"
         )
+    if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise UserError(f"{wrapper} spreads batches over devices: give the module in it, .module")
     if isinstance(loss, str) and loss not in LOSSES:
         raise UserError(f"there is no loss {loss!r}{nearest(loss, LOSSES)}")
     if loss is None and computes_its_loss(module):

@@ -141,6 +141,7 @@ class Session:
     def _train(self, fabric: Fabric, made: Parts, loggers: list[Any], hooks: list[Any]) -> bool:
         """Run the rounds; returns whether the run is over, and not stopped by a signal."""
         task, data, run = made.task, made.data.to(fabric.device), self.run
+        task.to(fabric.device)
         o = self.options = replace(self.options, clients=len(data.partition))
         scored = [task.evaluation(d, part, o.evaluate_every) for part, d in data.scored(task)]
         own = parts.callbacks(self.callbacks, data, run.path, task)

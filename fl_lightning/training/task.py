@@ -166,11 +166,17 @@ class Task:
         home = next(self.module.parameters()).device
         dataset = self.dataset(data, part).to(fabric.device)
         with modes_kept(self.module), self.attached():
-            self.module.to(fabric.device)
+            self.to(fabric.device)
             try:
                 return [self.scores(dataset, part, rows, fabric.autocast) for rows in groups]
             finally:
-                self.module.to(home)
+                self.to(home)
+
+    def to(self, device: torch.device) -> None:
+        """Move the module and the loss, whose weights of classes the user left where they were."""
+        for part in (self.module, self.loss):
+            if isinstance(part, nn.Module):
+                part.to(device)
 
     def export(self, folder: Path, rounds: int) -> None:
         """Write further files of the trained module."""
@@ -201,7 +207,7 @@ class Task:
                 p.data = p.data.clone()
                 p.requires_grad_(before)
             self.model.train()
-            self.module.to(home)
+            self.to(home)
 
 
 def _check_shifted(x: Any, y: Any) -> None:

@@ -7,7 +7,6 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from fl_lightning import FederatedData, Partition, UserError, partitions
@@ -187,11 +186,13 @@ def test_a_row_of_several_clients_is_tested_by_each_of_them():
         ((X, X, Y), None, (X, X), Y),
         ({"x": X, "label": Y}, None, X, Y),
         ({"x": X, "z": X, "digit": Y}, "digit", {"x": X, "z": X}, Y),
+        ({"x": X, "age": Y, "sex": -Y}, ["sex", "age"], X, {"sex": -Y, "age": Y}),
+        ((X, Y, -Y, X), [1, -2], (X, X), (Y, -Y)),
         (X, None, X, X),
         ((X,), None, X, X),
     ],
 )
-def test_inputs_and_target_are_divided(rows: Any, target: Any, inputs: Any, place: Tensor):
+def test_inputs_and_target_are_divided(rows: Any, target: Any, inputs: Any, place: Any):
     data = FederatedData(rows, clients=OWNERS, target=target)
     torch.testing.assert_close(data.divided(data.train), (inputs, place), rtol=0, atol=0)
 
@@ -234,7 +235,7 @@ NAN[[3, 5], 1] = torch.nan
         ((np.ma.masked_greater(X.numpy(), 1), Y), {"clients": OWNERS}, "masked"),
         ({"x": X, "word": ["a"] * 24}, {}, "train['word']"),
         (Samples(lambda k: (X[k], "a")), {}, "train[1]"),
-        (Samples(lambda k: X[0][: k % 3]), {}, "same shape"),
+        (Samples(lambda k: X[0][: k % 3]), {}, "collate_fn([data[k]"),
         (Samples(object), {}, "one batch"),
         (Samples(lambda k: {"x": X[k]} if k else {"x": X[k], "y": Y[k]}), {}, "one batch ('y')"),
         (Stream(), {}, "IterableDataset"),

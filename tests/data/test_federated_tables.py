@@ -1,6 +1,7 @@
 """Data frames and CSV files as federated data."""
 
 import gzip
+import re
 from typing import Any
 
 import numpy as np
@@ -224,6 +225,20 @@ def test_what_does_not_fit_is_refused(source, change: Any, options: dict[str, An
     with pytest.raises(UserError) as error:
         read(source(frame), **{"target": "delay", "clients": "site", **options})
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("cell", "make"),
+    [
+        (pandas.Timestamp(2020, 1, 1), "to_numeric(table['when'])"),
+        (pandas.Series([2.5] * 60, dtype=object), "to_numeric(table['when'])"),
+        ("may", "get_dummies(table, columns=['when'], dtype=float)"),
+    ],
+)
+def test_what_makes_numbers_of_a_column_is_said(cell: Any, make: str):
+    frame = table()[["age", "delay", "site"]].assign(when=cell)
+    with pytest.raises(UserError, match=re.escape(make)):
+        read(frame, target="delay", clients="site")
 
 
 @pytest.mark.parametrize("name", ["missing.csv", "table.parquet", "empty.csv"])

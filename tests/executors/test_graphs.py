@@ -169,8 +169,8 @@ def noisy_loss(out: Tensor, y: Tensor) -> Tensor:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "waits": ({"algorithm": Algorithm(Waiting())}, "RuntimeError"),
     "counts": ({"algorithm": Algorithm(Counting())}, "AttributeError"),
-    "draws": ({"module": noisy}, "Around draws random numbers"),
-    "loss draws": ({"loss": noisy_loss}, "its loss or a term draws random numbers"),
+    "draws": ({"module": noisy}, "Around or its loss draws random numbers"),
+    "loss draws": ({"loss": noisy_loss}, "or its loss draws random numbers"),
 }
 
 

@@ -58,8 +58,26 @@ def draws(self: Any, batch: Any, index: int) -> Tensor:
 
 def test_what_parallel_clients_cannot_run_is_named_by_the_users_class() -> None:
     mine = module(training_step=draws)
-    with pytest.raises(fl.UserError, match=r"^Mine draws random numbers"):
+    with pytest.raises(fl.UserError, match=r"^Mine or its loss draws random numbers"):
         trainer(executor="stacked").fit(mine, data())
+
+
+def test_a_penalty_of_a_models_weights_trains_one_client_at_a_time() -> None:
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(out, y) + line.weight.square().sum()
+
+    x, y = rows(12, torch.float64).values()
+    given = fl.FederatedData((x, y), clients=[0] * 12)
+    line, options = nn.Linear(6, 3).double(), {"loss": loss, "lr": 0.1, "batch_size": 12}
+    start = state(line)
+    trainer(rounds=1, **options).fit(line, given)
+    found = line.weight.detach().clone()
+    line.load_state_dict(start)
+    loss(line(x), y).backward()
+    torch.testing.assert_close(found, start["weight"] - 0.1 * line.weight.grad)
+    with pytest.raises(fl.UserError, match="reads weights of Linear itself"):
+        trainer(executor="stacked", **options).fit(line, given)
+    trainer(executor="stacked", **options).fit(nn.Linear(6, 3), given)  # of another model's
 
 
 class Recomputed(nn.Linear):

@@ -13,6 +13,7 @@ from torch.optim import AdamW
 from torch.utils.data import DataLoader
 
 import fl_lightning as fl
+from fl_lightning.training.task import Task
 
 
 def network() -> nn.Module:
@@ -160,3 +161,10 @@ def test_a_module_that_was_not_fitted_makes_its_parts_to_be_scored() -> None:
     fit.test(data=given)  # which has its parts
     fit.run.model(Late())
     assert stages == ["test", "validate", "fit"]
+
+
+def test_a_loss_goes_where_the_module_goes() -> None:
+    module, loss = nn.Linear(6, 3), nn.CrossEntropyLoss(torch.ones(3))
+    Task(module, loss).to(torch.device("meta"))
+    assert module.weight.is_meta
+    assert loss.weight.is_meta

@@ -6,6 +6,7 @@ from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import pytest
 import torch
@@ -33,6 +34,28 @@ class Squeezed(nn.Linear):
 
 def numbers(**options: Any) -> fl.FederatedData:
     return fl.FederatedData((X, Y), clients=owners(), **options)
+
+
+class Weighted(nn.Module):
+    """A loss with a weight that is learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_variance = nn.Parameter(torch.zeros(()))
+
+    def forward(self, out: Tensor, y: Tensor) -> Tensor:
+        return F.mse_loss(out[:, 0], y) / self.log_variance.exp() + self.log_variance
+
+
+class WithPhase(nn.Linear):
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.phase = nn.Parameter(torch.zeros((), dtype=torch.complex64))
+
+
+class TwoOutputs(nn.Linear):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x), x
 
 
 class Words(nn.Linear):
@@ -132,6 +155,16 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ),
         ("(2, 1)", "(2,)"),
     ),
+    "each output with each target, which begin alike": (
+        lambda: trainer(loss=nn.PoissonNLLLoss()).fit(
+            nn.Linear(5, 1), fl.FederatedData((X, torch.arange(41.0) // 9), clients=owners())
+        ),
+        ("(2, 1)", "(2,)"),
+    ),
+    "weights of a loss": (
+        lambda: trainer(loss=Weighted()).fit(net(), numbers()),
+        ("Weighted", "weights of its own"),
+    ),
     "metric": (lambda: trainer(loss="mse", metrics=["r3"]).fit(net(), numbers()), ("r2",)),
     "a function as a metric": (
         lambda: trainer(loss="mse", metrics={"gap": F.l1_loss}).fit(net(), numbers(test=0.2)),
@@ -201,6 +234,18 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: trainer(loss="mse").fit(nn.Linear(5, 1, dtype=torch.float16), numbers()),
         ("torch.float16", "float32"),
     ),
+    "complex weights": (
+        lambda: trainer(loss="mse").fit(WithPhase(5, 1), numbers()),
+        ("torch.complex64", "view_as_real"),
+    ),
+    "data parallel": (
+        lambda: trainer(loss="mse").fit(nn.DataParallel(net()), numbers()),
+        ("DataParallel", ".module"),
+    ),
+    "outputs of several parts": (
+        lambda: trainer().fit(TwoOutputs(5, 3), fl.FederatedData((X, COUNTS), clients=owners())),
+        ("function of the tuple", "TwoOutputs"),
+    ),
     "one metric": (lambda: trainer(loss="mse", metrics="r2").fit(net(), numbers()), ("['r2']",)),
     "squeezed": (
         lambda: trainer(batch_size=4).fit(
@@ -259,6 +304,14 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
 def test_arguments_that_do_not_fit(name: str) -> None:
     call, words = CALLS[name]
     refused(call, *words)
+
+
+@pytest.mark.parametrize("size", [torch.sum, torch.mean])
+def test_a_loss_that_is_a_sum_over_a_batch_is_said(size: Callable[[Tensor], Tensor]) -> None:
+    with catch_warnings(record=True) as said:
+        simplefilter("always")
+        trainer(loss=lambda out, y: size((out[:, 0] - y).square()), lr=0.01).fit(net(), numbers())
+    assert any("is a sum" in str(one.message) for one in said) == (size is torch.sum)
 
 
 def test_two_threads_do_not_fit_at_the_same_time() -> None:

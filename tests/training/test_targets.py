@@ -218,3 +218,54 @@ def test_targets_that_are_no_classes_are_refused_before_the_first_round(
     given = fl.FederatedData((torch.randn(8, *shape, 2), y), clients=[0, 1] * 4)
     with pytest.raises(fl.UserError, match=f"3 outputs, but a target is {wrong}"):
         trainer().fit(nn.Linear(2, 3), given)
+
+
+@pytest.mark.parametrize("classes", [(), ("low", "high")], ids=["unnamed", "named"])
+@pytest.mark.parametrize("loss", ["mse", lambda p, y: nn.BCELoss()(p, y.to(p))])
+def test_a_probability_above_one_half_means_class_1(loss: Any, classes: tuple[str, ...]) -> None:
+    x, _, owners = regression_rows()
+    y = (x[:, 0] > 0.3).long()
+    given = fl.FederatedData((x, y), clients=owners, test=0.3, classes=classes)
+    module = nn.Sequential(nn.Linear(1, 1), nn.Sigmoid(), nn.Flatten(0)).double()
+    torch.manual_seed(0)
+    found = trainer(loss=loss, metrics=["accuracy", "f1", "mse"]).test(module, given)
+    x, y = given.test
+    probability = module(x)
+    said = probability > 0.5
+    assert found["test/accuracy"] == pytest.approx((said == y).double().mean().item())
+    f1 = 2 * (said & (y == 1)).sum() / (said.sum() + y.sum())
+    assert found["test/f1"] == pytest.approx(f1.item(), nan_ok=True)
+    assert found["test/mse"] == pytest.approx((probability - y).square().mean().item())
+
+
+def test_a_segmentation_has_an_accuracy_of_the_pixels_that_count() -> None:
+    """PyTorch's cross entropy has classes second, also where there are as many pixels."""
+    g = torch.Generator().manual_seed(0)
+    images, masks = torch.rand(20, 2, 3, 3, generator=g), torch.randint(3, (20, 3, 3), generator=g)
+    given = fl.FederatedData((images, masks), clients=torch.arange(20) % 2, test=0.5)
+    loss, module = nn.CrossEntropyLoss(ignore_index=0), nn.Conv2d(2, 3, 1)
+    jaccard = torchmetrics.JaccardIndex("multiclass", num_classes=3, ignore_index=0)
+    found = trainer(loss=loss, metrics=["accuracy"]).test(module, given)
+    found |= trainer(loss=loss, metrics={"iou": jaccard}).test(module, given)
+    x, y = given.test
+    right = (module(x).argmax(1) == y)[y != 0].double().mean().item()
+    assert found["test/accuracy"] == pytest.approx(right)
+    iou = torchmetrics.functional.jaccard_index(module(x), y, "multiclass", 0.5, 3, ignore_index=0)
+    assert found["test/iou"] == pytest.approx(iou.item())
+
+
+def test_a_metric_may_take_all_that_a_module_returns() -> None:
+    class Share(torchmetrics.MeanMetric):
+        def update(self, out: Any, y: torch.Tensor) -> None:  # type: ignore[override]
+            super().update((out["line"] > y).double())
+
+    class Named(nn.Linear):
+        def forward(self, x: torch.Tensor) -> Any:
+            return {"line": super().forward(x)[:, 0]}
+
+    x, y, owners = regression_rows()
+    given, module = fl.FederatedData((x, y), clients=owners, test=0.3), Named(1, 1).double()
+    fit = trainer(loss=lambda out, y: (out["line"] - y).square().mean(), metrics={"s": Share()})
+    x, y = given.test
+    above = (module(x)["line"] > y).double().mean().item()
+    assert fit.test(module, given)["test/s"] == pytest.approx(above)
