@@ -8,19 +8,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.randomness import derived_seed
+from fl_lightning.data import roles
 from fl_lightning.data.columns import standardize_columns
 from fl_lightning.data.held_out import hold_out_of_clients, owners_of_held
 from fl_lightning.data.libraries import class_names, hub_columns, module_rows, read_hub
 from fl_lightning.data.partition import Partition, smallest_median_largest
 from fl_lightning.data.partitions import Scheme
-from fl_lightning.data.roles import (
-    Target,
-    check_classes,
-    divided,
-    labels_of,
-    owners_in,
-    partition_of,
-)
 from fl_lightning.data.rows import Rows, at, check_alike, checked_rows, raw_rows, tensors
 from fl_lightning.errors import UserError
 
@@ -79,7 +72,7 @@ class FederatedData:
         validation: Any = None,
         *,
         clients: Any,
-        target: Target = None,
+        target: roles.Target = None,
         classes: Sequence[str] = (),
         seed: int = 0,
     ) -> None:
@@ -87,14 +80,14 @@ class FederatedData:
         self.unit, self.scheme = (0.0, 1.0), clients if isinstance(clients, Scheme) else None
         column = clients if isinstance(clients, str) else None
         raw = raw_rows(train, "train", owner=column)
-        clients = clients if column is None else owners_in(raw, column)
+        clients = clients if column is None else roles.owners_in(raw, column)
         self.train: Rows = tensors(raw, "train")
         total = checked_rows(self.train, "train")
         if target is not None:
             self.divided(self.train)
-        labels = labels_of(self.train, target)
-        self.partition, self.names = partition_of(clients, total, labels, seed)
-        check_classes(self.train, target, self.classes, "train")
+        labels = roles.labels_of(self.train, target)
+        self.partition, self.names = roles.partition_of(clients, total, labels, seed)
+        roles.check_classes(self.train, target, self.classes, "train")
         self.parts, self._left = dict[str, Partition](), 1.0
         self.test = self._part("test", test, column)
         self.validation = self._part("validation", validation, column)
@@ -110,7 +103,7 @@ class FederatedData:
         rows: Rows = tensors(raw, part)
         checked_rows(rows, part)
         check_alike(rows, part, self.train)
-        check_classes(rows, self.target, self.classes, part)
+        roles.check_classes(rows, self.target, self.classes, part)
         return rows
 
     def _hold_out(self, part: str, fraction: float) -> Rows:
@@ -150,7 +143,7 @@ class FederatedData:
         Raises:
             UserError: If no target was named and it is not obvious.
         """
-        return divided(rows, self.target)
+        return roles.divided(rows, self.target)
 
     def __repr__(self) -> str:
         parts = [f"train {self.rows:,} rows"]
@@ -238,7 +231,7 @@ class FederatedData:
         length: int | None = None,
         test: Any = None,
         validation: Any = None,
-        target: Target = None,
+        target: roles.Target = None,
         classes: Sequence[str] | None = None,
         seed: int = 0,
     ) -> "FederatedData":

@@ -1,6 +1,6 @@
-"""A LightningModule as a task, and the task of any module."""
+"""A LightningModule as a task."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -11,24 +11,23 @@ from lightning import LightningModule
 from lightning.pytorch.utilities.parsing import clean_namespace
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
-from torchmetrics import Metric
 
 from fl_lightning.callbacks.bases import CohortMeasure, over_clients
-from fl_lightning.callbacks.metrics import larger_is_better, make_metrics
+from fl_lightning.callbacks.metrics import larger_is_better
 from fl_lightning.callbacks.scoring import Autocast, Evaluation
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.losses import LOSSES, TaskLoss, own_loss
+from fl_lightning.core.losses import own_loss
 from fl_lightning.data import DeviceDataset
 from fl_lightning.data.dataset import is_image
 from fl_lightning.data.federated import FederatedData
-from fl_lightning.errors import ModelError, UserError, nearest
+from fl_lightning.errors import ModelError, UserError
 from fl_lightning.executors import ClientResult
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.files import atomic
 from fl_lightning.training.lightning_hooks import is_lightning
 from fl_lightning.training.lightning_module import Part, StepModel
 from fl_lightning.training.lightning_optimizer import local_optimizer
-from fl_lightning.training.task import NAMES, Task, computes_its_loss, labels_loss, owners
+from fl_lightning.training.task import NAMES, Task, owners
 
 
 class LightningTask(Task):
@@ -248,58 +247,3 @@ class StepLogs(CohortMeasure):
         for name, values in zip(self.names, table.T, strict=True):
             metrics |= over_clients(name, values, sizes)
         return metrics
-
-
-def task_of(
-    module: nn.Module,
-    loss: str | TaskLoss | None,
-    metrics: Sequence[str] | Mapping[str, Metric],
-    batch_size: int,
-    given: Iterable[str],
-) -> Task:
-    """The task of a module, of what a FederatedTrainer takes; `given` names its given options.
-
-    Raises:
-        UserError: If they do not fit together.
-    """
-    if isinstance(module, nn.Module) and not [*module.parameters()]:
-        raise UserError(f"{type(module).__name__} has no parameters: there is nothing to train")
-    if is_lightning(module):
-        if loss is not None or metrics:
-            raise UserError(
-                f"{type(module).__name__} is a LightningModule, whose steps are its loss and "
-                "metrics: leave out loss and metrics"
-            )
-        of_sgd = "momentum", "weight_decay", "lr_decay"
-        if "lr" not in given and (useless := [name for name in of_sgd if name in given]):
-            raise UserError(
-                f"{useless[0]} is of the local SGD, but configure_optimizers gives the optimizer: "
-                "give lr too, or leave it out"
-            )
-        return LightningTask(module, batch_size, "lr" not in given)
-    if not isinstance(module, nn.Module):
-        raise UserError(f"the module is a {type(module).__name__}: give a torch.nn.Module")
-    wrapper, inner = type(module).__name__, next(module.children(), None)
-    if wrapper in ("OptimizedModule", "_FabricModule") and is_lightning(inner):
-        raise UserError(
-            f"{wrapper} hides the steps of the LightningModule {type(inner).__name__}: give that "
-            "itself, with compile=True for torch.compile"
-        )
-    if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        raise UserError(f"{wrapper} spreads batches over devices: give the module in it, .module")
-    if isinstance(loss, str) and loss not in LOSSES:
-        raise UserError(f"there is no loss {loss!r}{nearest(loss, LOSSES)}")
-    if loss is None and computes_its_loss(module):
-        if metrics:
-            raise UserError(
-                f"{type(module).__name__} computes its own loss of labels that it shifts itself, "
-                "which metrics do not know: leave out metrics"
-            )
-        return Task(module, labels_loss(module), (), batch_size)
-    found = LOSSES[loss or "cross_entropy"] if isinstance(loss, str | None) else loss
-    if not callable(found):
-        raise UserError(f"the loss is {found!r}: give a name, or a function of output and target")
-    if isinstance(metrics, str):
-        raise UserError(f"metrics is {metrics!r}: give a list, such as metrics=[{metrics!r}]")
-    make_metrics(metrics, 0, torch.device("cpu"))
-    return Task(module, found, metrics, batch_size)

@@ -20,11 +20,11 @@ from fl_lightning.federation.server import copy_of
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.run import Run
 from fl_lightning.training import arguments, parts
-from fl_lightning.training.arguments import as_arguments, named_arguments, speaking_of_arguments
+from fl_lightning.training.any_module import task_of
+from fl_lightning.training.arguments import named_arguments, speaking_of_arguments
 from fl_lightning.training.habits import NoTrainer
 from fl_lightning.training.lightning_module import set_up
 from fl_lightning.training.lightning_optimizer import loss_text
-from fl_lightning.training.lightning_task import task_of
 from fl_lightning.training.session import Parts, Session
 from fl_lightning.training.together import fit_together
 
@@ -235,7 +235,7 @@ class FederatedTrainer(NoTrainer):
             further_loggers=self.loggers,
             augment=self.augment,
             sampling=self._sampling,
-            words=as_arguments,
+            words=arguments.as_arguments,
             quiet=not self.enable_progress_bar,
         )
         return session, lambda: made
