@@ -149,8 +149,7 @@ class Server:
         # clients that are skipped take no part
         facts = {**facts, "participation": sums.participants() / self.clients}
         if (updates := sums.updates) is not None:
-            numbers = to_device_async(torch.tensor(cohort), self.w.device)
-            facts["cohort"] = sums.counting(numbers)
+            facts["cohort"] = sums.counting(to_device_async(torch.tensor(cohort), self.w.device))
         idle = {"train/loss": nan, **dict.fromkeys(DISTANCES, 0.0)}  # if the round does not count
         before = self.states, deepcopy(self.optimizer.state_dict())
         (progress, moved), messages, buffers, (loss, squared) = sums.means()
