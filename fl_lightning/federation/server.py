@@ -32,7 +32,7 @@ class Server:
         seed: Seed of what terms draw in `update`, and for the first values of states.
         rounds: Number of rounds of the run.
         clients: Number of clients N.
-        cohort: The most clients of a round, for the rehearsal.
+        cohort: The most clients of a round; so many updates are rehearsed, but at most 100.
 
     Attributes:
         scheduled: The method as it was given.
@@ -59,7 +59,7 @@ class Server:
         cohort: int = 1,
     ):
         self.layout, self.scheduled, self.seed = layout, algorithm, seed
-        self.round, self.rounds, self.clients, self.cohort = 0, rounds, clients, cohort
+        self.round, self.rounds, self.clients, self.cohort = 0, rounds, clients, min(cohort, 100)
         self.saved = set[str]()
         self.w = nn.Parameter(layout.read(module))
         self.optimizer = algorithm.server([self.w])
