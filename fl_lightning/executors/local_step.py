@@ -119,8 +119,8 @@ class LocalStep:
         algorithm, facts, server_states = of_client(self.algorithm, client_facts, shared_args)
         executor.announce(facts)
         g, states = algorithm.gradient(BatchOracle(evaluate), w, facts, states, server_states)
-        nothing = buffers, w.new_full((1,), torch.nan)
-        return g, states, *[*first, *at_losses, nothing][0]
+        after, observed = (first or at_losses or [(buffers, w.new_full((1,), torch.nan))])[0]
+        return g, states, after, observed
 
     def _descent(self, lr: Tensor, w: Tensor, *rest: Any) -> tuple[Any, ...]:
         g, *others = self._direction(w, *rest)

@@ -115,7 +115,7 @@ class SequentialExecutor(Executor):
             return value.detach()
 
         optimizer.step(closure)
-        return [*observed, *at_losses, self.w.new_full((1,), torch.nan)][0]
+        return (observed or at_losses or [self.w.new_full((1,), torch.nan)])[0]
 
     def _gradient(self, value: Tensor) -> Tensor:
         weights, casts, one = self.parameters, self.casts, self.one.to(value)
