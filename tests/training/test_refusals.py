@@ -18,7 +18,6 @@ from torch import nn
 import fl_lightning as fl
 
 X, Y = torch.randn(41, 5), torch.randn(41)
-COUNTS = torch.arange(41) % 3
 
 
 def numbers(**options: Any) -> fl.FederatedData:
