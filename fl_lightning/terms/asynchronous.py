@@ -13,6 +13,16 @@ from fl_lightning.core.term import Initializer, OfClients, Term, View
 from fl_lightning.terms.server import weighted
 
 
+def staleness_of(v: View) -> Tensor:
+    """The staleness that is drawn for the client, 0-dim."""
+    return v.stalenesses.index_select(0, v.client[None])[0]
+
+
+def discount(v: View, decay: float) -> Tensor:
+    """What a stale move counts."""
+    return (1 + staleness_of(v)) ** -decay
+
+
 @dataclass(frozen=True)
 class Stale(Term):
     """Each client starts from the model of some rounds ago, its staleness, as if it finished late.
@@ -36,29 +46,23 @@ class Stale(Term):
         return {"past": lambda first, now: now.repeat(self.max_staleness, 1), "stalenesses": none}
 
     def start(self, w: Tensor, v: View) -> Tensor:
-        staleness = self._staleness(v)
+        staleness = staleness_of(v)
         v.log("staleness", staleness)
         then = v.past.index_select(0, (staleness - 1).clamp(min=0).long()[None])[0]
         return torch.where(staleness > 0, then, w)
 
     def send(self, delta: Tensor, v: View) -> Tensor:
-        v.weight = v.weight * self._discount(v)
+        v.weight = v.weight * discount(v, self.decay)
         return delta
 
     def report(self, w: Tensor, v: View) -> tuple[Tensor, ...]:
-        return v.weight, v.weight / self._discount(v)
+        return v.weight, v.weight / discount(v, self.decay)
 
     def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
         v.past = torch.cat([v.anchor[None], v.past[:-1]])
         drawn = torch.randint(self.max_staleness + 1, v.stalenesses.shape)  # alike on every device
         v.stalenesses = to_device_async(drawn, v.stalenesses.device).to(v.stalenesses)
         return weighted((mean[0], mean[1])) * delta
-
-    def _staleness(self, v: View) -> Tensor:
-        return v.stalenesses.index_select(0, v.client[None])[0]
-
-    def _discount(self, v: View) -> Tensor:
-        return (1 + self._staleness(v)) ** -self.decay
 
 
 @dataclass(frozen=True)
