@@ -5,6 +5,9 @@ Run it:
     python benchmarks/kills.py --kills 50 --ranks 1
     python benchmarks/kills.py --kills 50 --ranks 1 --client-state-memory 500kB
     python benchmarks/kills.py --kills 10 --ranks 2 --algorithm feddyn
+    python benchmarks/kills.py --kills 5 --ranks 3 --send topk+quantize --send.bits 4
+
+Further options are of the runs.
 
 A run on the digits is killed with SIGKILL, resumed and killed again until it ends. Then
 `metrics.csv` but for times, every bit of the model and TensorBoard's steps must equal those of a
@@ -137,9 +140,9 @@ def main() -> None:
     parser.add_argument(
         "--client-state-memory", default="1GiB", help="500kB holds two rows of eight"
     )
-    o = parser.parse_args()
+    o, further = parser.parse_known_args()
     argv = "--algorithm", o.algorithm, "--rounds", str(o.rounds), "--checkpoint-every", "3"
-    argv += "--client-state-memory", o.client_state_memory
+    argv += "--client-state-memory", o.client_state_memory, *further
     fl_lightning.callbacks.checkpoint.SPACING = 0  # every third round is saved, however short
     killer, tried, survived, number = Killer(o.ranks, o.seed), 0, 0, 0
     with TemporaryDirectory() as parent:
@@ -159,7 +162,7 @@ def main() -> None:
             tried, survived = tried + kills, survived + kills * same
             print(f"run {number}: {kills} kills, {'equal' if same else 'DIFFERENT'}", flush=True)
     print(
-        f"{o.algorithm}, {o.ranks} rank(s), {o.client_state_memory}: {survived} of {tried} kills "
+        f"{' '.join(argv)}, {o.ranks} rank(s): {survived} of {tried} kills "
         f"survived, in {number} runs of {o.rounds} rounds"
     )
     stages = ", ".join(f"{stage}: {killer.stages[stage]}" for stage in [*STAGES, ELSEWHERE])
