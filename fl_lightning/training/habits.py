@@ -32,7 +32,7 @@ ELSEWHERE = {
     "resume_from_checkpoint": "give run_dir, and fit(..., resume=True)",
     "gpus": 'give accelerator="gpu" and devices',
     "learning_rate": "give lr",
-    "optimizer": "it belongs to configure_optimizers",
+    "optimizer": "give lr and momentum of SGD, or a module with configure_optimizers",
     **dict.fromkeys(
         ("clients", "num_clients", "data_dir", "validation", "validation_from"),
         "it belongs to FederatedData",
@@ -69,7 +69,7 @@ def elsewhere(name: str, options: Iterable[str]) -> str:
     return nearest(name, options)
 
 
-class NoTrainer:
+class HintsOnAttributes:
     """Says of an attribute of a Trainer where its content is."""
 
     if not TYPE_CHECKING:  # which would take every name for an attribute

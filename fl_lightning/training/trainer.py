@@ -22,7 +22,7 @@ from fl_lightning.runs.run import Run
 from fl_lightning.training import arguments, parts
 from fl_lightning.training.any_module import task_of
 from fl_lightning.training.arguments import named_arguments, speaking_of_arguments
-from fl_lightning.training.habits import NoTrainer
+from fl_lightning.training.habits import HintsOnAttributes
 from fl_lightning.training.lightning_module import set_up
 from fl_lightning.training.lightning_optimizer import loss_text
 from fl_lightning.training.session import Parts, Session
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-class FederatedTrainer(NoTrainer):
+class FederatedTrainer(HintsOnAttributes):
     """Trains a module on the data of clients, as Lightning's Trainer does on one machine's data.
 
     Args:
