@@ -209,7 +209,7 @@ def word(word: opt.Word) -> Modifier:
     return Modifier(outer=(terms.Personal(word),))
 
 
-# --send: how the move is compressed or falsified; a pair is a name, since an option stands once
+# --send: how the move is compressed or falsified
 
 
 @checked
@@ -227,12 +227,6 @@ def quantize(bits: opt.Bits = 8, norm: opt.Norm = "max") -> Modifier:
 def sign() -> Modifier:
     """EF-signSGD: signs and their mean size, with error feedback."""
     return Modifier(outer=(terms.Sign(),))
-
-
-@checked
-def topk_quantize(share: opt.Share = 0.01, bits: opt.Bits = 8, norm: opt.Norm = "max") -> Modifier:
-    """The largest numbers, each in few bits."""
-    return Modifier(outer=(terms.TopK(share), terms.Quantize(bits, norm)))
 
 
 @checked
@@ -295,12 +289,13 @@ PARTS: Mapping[str, Mapping[str, Callable[..., Modifier]]] = {
     },
     "send": {
         "none": unchanged,
-        **_named(topk, quantize, sign),
-        "topk+quantize": topk_quantize,
-        **_named(sign_flip, label_flip, alie, ipm, min_max),
+        **_named(topk, quantize, sign, sign_flip, label_flip, alie, ipm, min_max),
     },
 }
 """The choices of each option, in the order of addition; the first one of an option adds nothing."""
+
+JOINED = frozenset({"send"})
+"""The options of which several choices can be given, joined by + or by a repeated flag."""
 
 
 def method_name(options: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from torch import nn
 
 from fl_lightning.algorithms.registry import ALGORITHMS, FAMILIES, functions
 from fl_lightning.cli.arguments import NEEDED, ArgumentParser, options_of
-from fl_lightning.cli.choices import Choice, find_function
+from fl_lightning.cli.choices import find_function
 from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import Range, metadata
@@ -24,7 +24,7 @@ from fl_lightning.core.vector import Layout
 from fl_lightning.core.weighting import in_words
 from fl_lightning.errors import UserError
 from fl_lightning.models import mlp
-from fl_lightning.runs.chosen import Chosen, wrong_result
+from fl_lightning.runs.chosen import Chosen, known_name, wrong_result
 from fl_lightning.runs.converters import is_option, metavar, shown
 
 LEGEND = """
@@ -86,7 +86,7 @@ def show(argv: Sequence[str]) -> None:
     parser = ArgumentParser("fl-lightning show", description=show.__doc__)
     parser.add_argument("algorithm", help="a name of fl-lightning list, or file.py:function")
     with exit_with_message():
-        name = Choice(ALGORITHMS, "").known(parser.parse_args(argv).algorithm)
+        name = known_name(ALGORITHMS, parser.parse_args(argv).algorithm)
         make = find_function("algorithm", ALGORITHMS, name)
         if needed := [o.name for o in options_of(make) if o.default is NEEDED]:
             raise UserError(f"{name} has no default for {needed[0]}: give it one, to be shown")

@@ -26,7 +26,7 @@ from fl_lightning.data import CropFlip, folder_sources, row_sources, schemes, so
 from fl_lightning.data.image_folder import domain_folder, image_folder
 from fl_lightning.errors import UserError, nearest
 from fl_lightning.federation.client_selection import SAMPLERS
-from fl_lightning.runs.chosen import Chosen
+from fl_lightning.runs.chosen import Chosen, joined, known_name
 from fl_lightning.runs.code import search_first
 from fl_lightning.runs.converters import convert, is_option, metavar, shown, with_curves
 
@@ -62,11 +62,6 @@ class Choice:
     default: str
     defaults: Mapping[str, Any] = field(default_factory=dict)
     filled_in: frozenset[str] = frozenset()
-
-    def known(self, name: str) -> str:
-        """The function's name, also when spelled as in a paper: FedLESAM-S is fedlesam_s."""
-        lower = name.lower().replace("-", "_")
-        return lower if lower in self.functions else name
 
 
 def choices(
@@ -129,7 +124,8 @@ def select(kind: str, choice: Choice, name: str) -> Selected:
         UserError: In one sentence, if there is none, or nothing gives one of its parameters.
     """
     defaults = choice.defaults if name == choice.default else {}
-    function = find_function(kind, choice.functions, name)
+    several = joined(choice.functions, name) if kind in modifiers.JOINED else None
+    function = several or find_function(kind, choice.functions, name)
     own = [o for o in options_of(function, defaults) if o.name not in choice.filled_in]
     taken = [o for o in own if is_option(o.kind)]
     if unknown := [o.name for o in own if o.default is NEEDED and o not in taken]:
@@ -226,7 +222,7 @@ def _split(kind: str, text: str) -> tuple[Selected, dict[str, str]]:
         name = f"{name}:{function}"
     pairs = (pair.partition("=") for pair in re.split(r",(?=[\w-]+=)", options) if pair)
     given = {option.replace("-", "_"): value for option, _, value in pairs}
-    return select(kind, COMPONENTS[kind], COMPONENTS[kind].known(name)), given
+    return select(kind, COMPONENTS[kind], known_name(COMPONENTS[kind].functions, name)), given
 
 
 def _hanging(name: str, text: str, width: int) -> list[str]:

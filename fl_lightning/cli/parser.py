@@ -34,7 +34,7 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.docstrings import summary
 from fl_lightning.distributed.launch_options import is_first_rank
 from fl_lightning.errors import UserError, nearest
-from fl_lightning.runs.chosen import Chosen
+from fl_lightning.runs.chosen import Chosen, known_name
 from fl_lightning.runs.options import Options, without_effect
 from fl_lightning.training import parts
 
@@ -69,9 +69,10 @@ def parse(
     config, methods = read_files(values_of(argv, "--config"))
     selected, replaced = {}, {}
     for name, choice in choices.items():
-        in_files = choice.known(str(config.get(name, choice.default)))
-        flag = last_value(argv, flag_of(name))
-        s = select(name, choice, in_files if flag is None else choice.known(flag))
+        in_files = known_name(choice.functions, str(config.get(name, choice.default)))
+        flags = values_of(argv, flag_of(name))
+        flag = "+".join(flags if name in modifiers.JOINED else flags[-1:])
+        s = select(name, choice, known_name(choice.functions, flag) if flags else in_files)
         if any(option.name == "name" for option in s.options):
             raise UserError(
                 f"{s.name} has a parameter 'name', as files call the {name} itself: rename it"
@@ -192,6 +193,7 @@ def _note_options_of_others(
 def _add_choice(parser: ArgumentParser, s: Selected, config: Mapping[str, Any]) -> None:
     group = parser.add_argument_group(f"{s.kind} {s.name}", summary(s.function))
     text = f"one of {', '.join(s.choice.functions)}; or your own, file.py:function"
+    text += ". It can be repeated." if s.kind in modifiers.JOINED else ""
     group.add_argument(flag_of(s.kind), dest=s.kind, metavar="NAME", help=text, default=s.name)
     add_options(group, s.full_options, config)
 

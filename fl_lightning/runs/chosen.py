@@ -3,21 +3,24 @@
 import runpy
 import sys
 import warnings
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from inspect import Parameter, signature
+from inspect import Parameter, Signature, signature
+from itertools import combinations
 from operator import attrgetter
 from pathlib import Path
 from textwrap import shorten
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from fl_lightning.core.docstrings import summary
 from fl_lightning.core.randomness import derived_seed, seeded_rng
 from fl_lightning.data import DeviceDataset, FederatedData
 from fl_lightning.data.columns import check_finite
@@ -67,6 +70,49 @@ class Chosen:
     def wants(self, parameter: str) -> bool:
         """Whether the function has a parameter of this name."""
         return parameter in signature(self.function).parameters
+
+
+def known_name(functions: Mapping[str, Callable[..., Any]], name: str) -> str:
+    """A function's name, also when spelled as in a paper: FedLESAM-S is fedlesam_s.
+
+    Several names that + joins are in the order of the functions. An unknown name stays as it is.
+    """
+    names = {*name.lower().replace("-", "_").split("+")}
+    known = [n for n in functions if n in names]
+    return "+".join(known) if len(known) == len(names) else name
+
+
+def joined(functions: Mapping[str, Callable[..., Any]], name: str) -> Callable[..., Any] | None:
+    """The function of that name; of several names that + joins, one that returns all results.
+
+    That one has the options of all. None if a name is unknown.
+
+    Raises:
+        UserError: If two of them have an option of the same name.
+    """
+    names = name.split("+")
+    if len(names) == 1 or not functions.keys() >= {*names}:
+        return functions.get(name)
+    several = [functions[n] for n in names]
+    parameters = [signature(function).parameters for function in several]
+    for (a, of_a), (b, of_b) in combinations(zip(names, parameters, strict=True), 2):
+        if both := of_a.keys() & of_b.keys():
+            raise UserError(
+                f"{a} and {b} cannot be joined, because both have an option {min(both)!r}: write "
+                "a function that returns a Modifier with the terms of both"
+            )
+
+    def all_of(**options: Any) -> tuple[Any, ...]:
+        return tuple(
+            function(**{option: options[option] for option in own if option in options})
+            for function, own in zip(several, parameters, strict=True)
+        )
+
+    hints = [get_type_hints(function, include_extras=True) for function in several]
+    all_of.__name__, all_of.__annotations__ = name, dict(ChainMap(*hints))
+    all_of.__doc__ = " ".join(summary(function) for function in several)
+    vars(all_of)["__signature__"] = Signature([p for own in parameters for p in own.values()])
+    return all_of
 
 
 def build_data(source: Chosen, root: Path) -> tuple[DeviceDataset, DeviceDataset]:

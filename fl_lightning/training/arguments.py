@@ -22,7 +22,7 @@ from fl_lightning.errors import UserError, nearest
 from fl_lightning.federation.client_selection import SAMPLERS
 from fl_lightning.federation.mean_loss import modes_kept
 from fl_lightning.federation.trials import dry_run
-from fl_lightning.runs.chosen import Chosen
+from fl_lightning.runs.chosen import Chosen, joined, known_name
 from fl_lightning.runs.converters import convert
 from fl_lightning.runs.options import Options, without_effect
 from fl_lightning.training import parts
@@ -144,10 +144,11 @@ def _chosen(kind: str, given: Any, known: Mapping[str, Callable[..., Any]]) -> C
             f"the {kind} is {options['name']!r}, but only the command line reads files: import it, "
             "and give an Algorithm of its terms"
         )
-    name = options.pop("name").lower().replace("-", "_")
-    if name not in known:
-        raise UserError(f"there is no {kind} {name!r}{nearest(name, known)}")
-    defaults = {p.name: p.default for p in signature(known[name]).parameters.values()}
+    name = known_name(known, options.pop("name"))
+    function = joined(known, name) if kind in modifiers.JOINED else known.get(name)
+    if function is None:
+        raise UserError(f"there is no {kind} {name!r}{nearest(name.lower(), known)}")
+    defaults = {p.name: p.default for p in signature(function).parameters.values()}
     for option in options:
         if option not in defaults:
             raise UserError(f"{name} has no option {option!r}{nearest(option, defaults)}")
@@ -155,7 +156,7 @@ def _chosen(kind: str, given: Any, known: Mapping[str, Callable[..., Any]]) -> C
     if missing := [option for option, value in values.items() if value is Parameter.empty]:
         example = {"name": name, **dict.fromkeys(missing, "...")}
         raise UserError(f"{kind} {name} needs {', '.join(missing)}: give {{{kind!r}: {example}}}")
-    return Chosen(name, known[name], values)
+    return Chosen(name, function, values)
 
 
 def read_data(data: FederatedData | None, datamodule: Any, clients: Any) -> FederatedData:

@@ -215,10 +215,11 @@ def algorithm(chosen: Mapping[str, Chosen]) -> Algorithm:
     if not isinstance(made, Algorithm):
         raise UserError(wrong_result(chosen["algorithm"], "an Algorithm", made))
     for kind in modifiers.PARTS:
-        modifier = chosen[kind]()
-        if not isinstance(modifier, modifiers.Modifier):
-            raise UserError(wrong_result(chosen[kind], "a Modifier", modifier))
-        made = modifier.to(made)
+        result = chosen[kind]()
+        for modifier in result if isinstance(result, tuple) else (result,):
+            if not isinstance(modifier, modifiers.Modifier):
+                raise UserError(wrong_result(chosen[kind], "a Modifier", modifier))
+            made = modifier.to(made)
     if is_private(made):
         check_opacus()
     return made

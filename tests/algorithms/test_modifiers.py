@@ -177,7 +177,7 @@ def test_a_combination_without_meaning_is_refused_with_the_reason(
         federation(modifier.to(base))
 
 
-@pytest.mark.parametrize("sent", [name for name in SEND if name != "none"])
+@pytest.mark.parametrize("sent", [name for name in (*SEND, "topk+quantize") if name != "none"])
 @pytest.mark.parametrize(
     ("base", "personal"),
     [
@@ -191,8 +191,9 @@ def test_executors_agree_on_personal_parts_and_compression(
     base: str, personal: Modifier, sent: str
 ) -> None:
     """Compression comes last, so that it sees nothing of what clients keep."""
-    algorithm = add(DRIFT[base], M.sam(), M.relaxed(), personal, SEND[sent])
-    outer = SEND[sent].outer
+    sends = [SEND[name] for name in sent.split("+")]
+    algorithm = add(DRIFT[base], M.sam(), M.relaxed(), personal, *sends)
+    outer = tuple(term for modifier in sends for term in modifier.outer)
     assert algorithm.terms[len(algorithm.terms) - len(outer) :] == outer
     assert_agree(two_rounds(algorithm), two_rounds(algorithm, executor=STACKED))
 

@@ -48,8 +48,6 @@ WITH: dict[str, dict[str, Any]] = {
     "fedgf global_rho": {"threshold": 0.05},
     "fedgf window": {"threshold": 0.1},
     "centered_clipping steps": {"tau": 0.01},
-    "--send topk+quantize bits": {"share": 0.5},
-    "--send topk+quantize norm": {"share": 0.5},
 }
 """What else has to be chosen for an option to count."""
 

@@ -9,8 +9,9 @@ from itertools import chain, count, product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from fl_lightning.algorithms.modifiers import JOINED
 from fl_lightning.algorithms.registry import ALGORITHMS
-from fl_lightning.cli.arguments import flag_of, given, last_value
+from fl_lightning.cli.arguments import flag_of, given
 from fl_lightning.cli.choices import find_function
 from fl_lightning.cli.config_files import included
 from fl_lightning.cli.recipes import experiment_of, run_recipe
@@ -131,7 +132,7 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
     """
     jobs, by_results = list[Job](), dict[Hashable, Job]()
     existing = {path: _config(path) for path in folders_of_runs(runs)}
-    for (cell, line), seed in product(command_lines(table), table.seeds):
+    for (cell, line), seed in product(command_lines(table, further), table.seeds):
         argv = [*line, *further, "--seed", str(seed), "--devices", "1"]
         try:
             experiment = experiment_of(str(recipe), argv)
@@ -166,37 +167,41 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
     return jobs
 
 
-def command_lines(table: TableFile) -> Iterator[tuple[Cell, list[str]]]:
-    """The cells of a table and the options of each, without a seed."""
+def command_lines(
+    table: TableFile, further: Sequence[str] = ()
+) -> Iterator[tuple[Cell, list[str]]]:
+    """The cells of a table and the options of each, without a seed.
+
+    `further` are the user's options, which replace those of the table.
+    """
+    replaced = JOINED & given(further)
     axes = table.columns, table.sweep, table.rows
     for labeled in product(*(axis.items() for axis in axes)):
         (label, swept, row), (of_column, of_sweep, of_row) = zip(*labeled, strict=True)
         column = joined(label, swept)
         for tuned, of_tune in table.tried(row, column).items():
-            yield Cell(row, column, tuned), _flags(table, of_row, of_column, of_sweep, of_tune)
+            argv = _flags(table, replaced, of_row, of_column, of_sweep, of_tune)
+            yield Cell(row, column, tuned), argv
 
 
-def _flags(table: TableFile, *parts: Mapping[str, Any]) -> list[str]:
+def _flags(table: TableFile, replaced: Collection[str], *parts: Mapping[str, Any]) -> list[str]:
     """The flags of a cell: presets to read, then the options of each part and of its method."""
-    argv, configs = list[str](), [table.name]
+    options, configs = dict[str, Any](), [table.name]
     for part in map(dict, parts):
         configs += included(table.name, part)
         methods = part.pop("methods", {})
-        argv += _as_flags(part)
-        method = last_value(argv, "--algorithm") or table.algorithm
+        options |= flat(part)
+        method = options.get("algorithm", table.algorithm)
         row = methods.get(method, {})
         own = signature(find_function("algorithm", ALGORITHMS, method)).parameters if row else ()
-        argv += _as_flags({f"algorithm.{k}" if k in own else k: v for k, v in row.items()})
-    return [word for name in configs for word in ("--config", name)] + argv
-
-
-def _as_flags(options: Mapping[str, Any]) -> list[str]:
-    return [
-        word
-        for option, value in flat(options).items()
+        options |= flat({f"algorithm.{k}" if k in own else k: v for k, v in row.items()})
+    flags = [
+        (flag_of(option), format_value(each))
+        for option, value in options.items()
         for each in (value if option == "callback" and isinstance(value, list) else [value])
-        for word in (flag_of(option), format_value(each))
+        if option not in replaced
     ]
+    return [*chain(*(("--config", name) for name in configs), *flags)]
 
 
 def _config(folder: Path) -> Config | None:

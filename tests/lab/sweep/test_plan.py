@@ -282,3 +282,10 @@ def test_curves_are_values_like_others(planned, tmp_path):
     assert curve in compared(folder).table(["last"]).text.to_csv()
     command = TableOptions(str(tmp_path / "table.yaml"), tune=[f"batch_size=8,{curve}"])
     assert [*command.read().tune[""].values()] == [{"batch_size": 8}, {"batch_size": curve}]
+
+
+def test_what_the_user_sends_replaces_what_a_row_sends(planned):
+    row = "rows: {a: {algorithm: fedavg, send: topk, send.share: 0.3}}\n"
+    for further, sent in ("sign", "sign"), ("topk --send quantize", "topk+quantize"):
+        (job,) = planned(SMALL + row, "--send", *further.split())
+        assert job.config["send"] == sent
