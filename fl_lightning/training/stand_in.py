@@ -41,6 +41,10 @@ INSTEAD = {
 """What to do where a module reads what `self.trainer` has not."""
 
 
+class _Missing(ModelError, AttributeError):
+    """What `hasattr(self.trainer, name)` and `getattr` with a default catch."""
+
+
 class StandIn:
     """What `self.trainer` is in a federation: the round, the step, the model, the rank; no more."""
 
@@ -84,7 +88,9 @@ class StandIn:
             "it has self.current_epoch, the round; give the module what else it needs before fit"
         )
         instead = INSTEAD.get(name, known)
-        raise ModelError(
+        # a property of LightningModule that met an AttributeError would say nothing of `instead`
+        error = ModelError if name in INSTEAD else _Missing
+        raise error(
             f"a federation has no self.trainer.{name}, which the module reads itself or by a "
             f"method of LightningModule: {instead}"
         )

@@ -126,7 +126,8 @@ class Template(Lit):
         return torch.zeros(1, dtype=loss.dtype) + loss
 
     def configure_optimizers(self) -> SGD:
-        return SGD(self.trainer.model.parameters(), lr=0.1)
+        rate = getattr(self.trainer, "own_rate", 0.1)  # which it lacks
+        return SGD(self.trainer.model.parameters(), lr=rate)
 
 
 def test_a_template_is_trained_and_scored_as_by_a_trainer() -> None:
