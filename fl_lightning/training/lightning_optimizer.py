@@ -16,6 +16,7 @@ from fl_lightning.core.algorithm import LocalFactory
 from fl_lightning.core.curves import OfRound
 from fl_lightning.errors import ModelError, first_sentence
 from fl_lightning.optim import GradientTransform
+from fl_lightning.training.weight_decays import by_decay
 
 SIMPLE = bool, int, float, str, tuple, type(None)
 """The values of options that are copied and shown."""
@@ -58,12 +59,12 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
             f"{name}.configure_optimizers returned {kind}, which takes no argument lr, so no "
             "client can make its own: return another one, or give lr="
         )
-    if len(optimizer.param_groups) > 1 or len(schedulers) > 1:
+    if len(schedulers) > 1:
         raise ModelError(
-            f"{name}.configure_optimizers has several parameter groups or schedulers: a client's "
-            "optimizer has one; or give lr="
+            f"{name}.configure_optimizers has several schedulers: return one, or give lr="
         )
-    taken = {id(p) for p in optimizer.param_groups[0]["params"]}
+    groups = optimizer.param_groups
+    taken = {id(p) for group in groups for p in group["params"]}
     if taken - {*map(id, module.parameters())}:
         raise ModelError(
             f"{name}.configure_optimizers takes a parameter that is no part of {name}, so that no "
@@ -75,16 +76,17 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
             f"{name}.configure_optimizers leaves out {left[0]}, but a client trains all that is "
             "trainable: freeze it by requires_grad_(False), or give lr="
         )
-    settings = {k: v for k, v in optimizer.param_groups[0].items() if k in optimizer.defaults}
-    group = optimizer.param_groups[0]
+    group = groups[0]
+    settings = {k: v for k, v in group.items() if k in optimizer.defaults}
     settings["lr"] = group.get("initial_lr", group["lr"])  # which a scheduler has multiplied
     settings = {k: v for k, v in settings.items() if k in accepted}
     local = partial(type(optimizer), **settings)
     kept = _attributes(optimizer, local)
     local = partial(_with, local, kept) if kept else local
     _check_one_vector(name, kind, local)
+    local, decays = by_decay(module, local, groups)
+    texts = [call_text(type(optimizer), settings | kept), *([decays] if decays else [])]
     one = _scheduler(name, optimizer, schedulers)
-    texts = [call_text(type(optimizer), settings | kept)]
     texts += [call_text(type(one), group | _public(one))] if schedulers else []  # has max_lr there
     lrs = _rates(name, optimizer, one, rounds)
     return local, lambda t, _: lrs[min(t, rounds - 1)], ", ".join(texts)
@@ -184,10 +186,15 @@ def _scheduler(name: str, optimizer: Optimizer, schedulers: Sequence[Any]) -> An
 
 def _rates(name: str, optimizer: Optimizer, scheduler: Any, rounds: int) -> list[float]:
     optimizer.zero_grad(set_to_none=True)  # or steps would move the module's weights
-    (group,), rates = optimizer.param_groups, list[float]()
+    group, rates = optimizer.param_groups[0], list[float]()
     before = {k: v for k, v in group.items() if k not in ("params", "lr")}
     for _ in range(rounds):
         rates.append(float(group["lr"]))
+        if any(other["lr"] != group["lr"] for other in optimizer.param_groups):
+            raise ModelError(
+                f"the scheduler of {name} gives parameter groups different rates, but clients step "
+                "one vector: give all groups the same rates"
+            )
         if changed := [k for k, v in before.items() if group[k] != v]:
             raise ModelError(
                 f"the scheduler of {name} changes {changed[0]} too, but a federation takes the "

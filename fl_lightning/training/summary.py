@@ -197,7 +197,8 @@ def _local_optimizer(algorithm: Algorithm, o: Options) -> str:
     given = [group.get(name) for name in ("lr", "momentum", "weight_decay")]
     if type(optimizer) is SGD and given == [o.lr_of_round(0, o.rounds), o.momentum, o.weight_decay]:
         return ""
-    return f"a local {type(optimizer).__name__} of learning rate {group['lr']:g}"
+    kind = type(getattr(optimizer, "inner", optimizer)).__name__  # not what steps it by parts
+    return f"a local {kind} of learning rate {group['lr']:g}"
 
 
 def _computes_bf16() -> bool:

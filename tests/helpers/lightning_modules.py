@@ -67,6 +67,18 @@ class Lit(LightningModule):
         return ([optimizer], [StepLR(optimizer, self.step, 0.5)]) if self.step else optimizer
 
 
+def decaying(make: Callable[..., Optimizer], parameters: Any, **options: Any) -> Optimizer:
+    """An optimizer that decays matrices alone."""
+    every = [*parameters]
+    return make(
+        [
+            {"params": [p for p in every if p.ndim == 1], "weight_decay": 0.0},
+            {"params": [p for p in every if p.ndim > 1], "weight_decay": 0.1},
+        ],
+        **options,
+    )
+
+
 class ByRound(Lit):
     """Weighs its loss by the round, which a program must not keep as it was when traced."""
 

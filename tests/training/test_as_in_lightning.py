@@ -13,6 +13,7 @@ from lightning import LightningModule
 from lightning_modules import (
     Lit,
     data,
+    decaying,
     distance,
     lightning,
     module,
@@ -36,6 +37,8 @@ OPTIMIZERS = {
     "momentum": partial(SGD, lr=0.1, momentum=0.9, weight_decay=0.01),
     "nesterov": partial(SGD, lr=0.1, momentum=0.9, nesterov=True),
     "adamw": partial(AdamW, lr=0.01, weight_decay=0.1),
+    "decays": partial(decaying, partial(SGD, lr=0.1, momentum=0.9)),
+    "decays of adamw": partial(decaying, partial(AdamW, lr=0.01)),
 }
 
 

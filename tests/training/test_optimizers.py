@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning_modules import Lit, data, distance, module, state, trainer
+from lightning_modules import Lit, data, decaying, distance, module, state, trainer
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW, Optimizer
@@ -141,6 +141,26 @@ def test_options_that_an_optimizer_passes_on_reach_the_clients() -> None:
     options = {"lr": 0.01, "weight_decay": 2.0, "amsgrad": True}
     passed = fitted(Lit(partial(Passing, **options)))
     assert distance(passed, fitted(Lit(partial(AdamW, **options)))) == 0
+
+
+def test_parts_may_have_weight_decays_of_their_own(tmp_path: Path) -> None:
+    made = partial(decaying, partial(SGD, lr=0.1, momentum=0.5))
+    one = fitted(Lit(made), algorithm="scaffold", executor="sequential", run_dir=tmp_path / "run")
+    assert distance(one, fitted(Lit(made), algorithm="scaffold", executor="stacked")) < 1e-6
+    assert distance(one, fitted(Lit(partial(SGD, lr=0.1, momentum=0.5)), algorithm="scaffold")) > 0
+    local, _, text = local_optimizer(Lit(made), 1)
+    assert text == "SGD(lr=0.1, momentum=0.5), weight_decay 0.1 of 72, 0 of 19 numbers"
+    assert Algorithm(local=local).lr_sum([0.1, 0.1]) == pytest.approx(0.1 + 0.15)
+    assert text in (tmp_path / "run" / "config.yaml").read_text()
+    with pytest.raises(fl.UserError, match="maximize=True"):
+        fitted(Lit(partial(decaying, partial(SGD, lr=0.1, maximize=True))))
+
+
+def test_groups_of_equal_options_are_one() -> None:
+    def both(self: Any) -> SGD:
+        return SGD([{"params": part.parameters()} for part in (self.inner, self.norm, self.outer)])
+
+    assert local_optimizer(module(configure_optimizers=both), 1)[2] == "SGD()"
 
 
 class Noisy(SGD):

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from lightning import LightningModule
-from lightning_modules import Lit, data, module, refused, step_with, trainer
+from lightning_modules import Lit, data, decaying, module, refused, step_with, trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import LBFGS, SGD, Adafactor, Optimizer
-from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR
+from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau, StepLR
 from torchmetrics.classification import MulticlassAccuracy
 
 import fl_lightning as fl
@@ -38,8 +38,14 @@ ONE_CYCLE = partial(OneCycleLR, max_lr=0.1, cycle_momentum=False)
 
 
 def two_groups(self: Any) -> SGD:
-    both = [{"params": self.inner.parameters()}, {"params": self.outer.parameters(), "lr": 1.0}]
-    return SGD(both, lr=0.1)
+    outer, *others = self.outer, self.inner, self.norm
+    groups = [{"params": part.parameters()} for part in others]
+    return SGD([*groups, {"params": outer.parameters(), "lr": 1.0}], lr=0.1)
+
+
+def two_schedules(self: Any) -> Any:
+    optimizer = decaying(SGD, self.parameters(), lr=0.1)
+    return [optimizer], LambdaLR(optimizer, [lambda _: 1.0, lambda round: 0.9**round])
 
 
 def scheduled(
@@ -119,7 +125,9 @@ def adds_noise(self: Any, batch: Any, index: int) -> Tensor:
 
 OPTIMIZERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "two optimizers": (lambda self: [SGD(self.parameters(), lr=0.1)] * 2, "one optimizer"),
-    "two groups": (two_groups, "groups"),
+    "two rates": (two_groups, "Mine.configure_optimizers differ in lr"),
+    "two schedules": (two_schedules, "different rates"),
+    "two schedulers": (lambda self: ([SGD(self.parameters(), lr=0.1)], [1, 2]), "schedulers"),
     "some parameters": (lambda self: SGD(self.outer.parameters(), lr=0.1), "inner.weight"),
     "parameters of nobody": (
         lambda self: SGD([*self.parameters(), OF_NOBODY], lr=0.1),
