@@ -49,7 +49,7 @@ def raw_rows(
     if hub or is_data_set(given):
         try:
             samples = [given[k] for k in range(len(given))]
-            _warn_of_random_samples(given, name, collate)
+            _check_first_samples(given, name, collate)
             given = _tuples(collate(samples))
         except (RuntimeError, TypeError, LookupError) as error:
             raise UserError(
@@ -70,12 +70,27 @@ def is_data_set(given: Any) -> bool:
     return not columns and hasattr(given, "__getitem__") and hasattr(given, "__len__")
 
 
-def _warn_of_random_samples(given: Any, name: str, collate: Callable[[list[Any]], Any]) -> None:
-    """Warn if the first samples differ when they are read again, as random transforms let them."""
+def _check_first_samples(given: Any, name: str, collate: Callable[[list[Any]], Any]) -> None:
+    """Warn if samples differ when they are read again, as random transforms let them.
+
+    Raises:
+        UserError: If the rows of a batch are in another order than its samples.
+    """
+
+    def tensors(places: range) -> list[Tensor]:
+        leaves = tree_leaves(collate([given[k] for k in places]))
+        return [t for t in leaves if isinstance(t, Tensor) and t.shape[:1] == (len(places),)]
+
     first = range(min(16, len(given)))
-    once, again = (tree_leaves(collate([given[k] for k in first])) for _ in range(2))
-    pairs = zip(once, again, strict=False)
-    if any(isinstance(a, Tensor) and not a.equal(b) for a, b in pairs):
+    once, again, backwards = tensors(first), tensors(first), tensors(first[::-1])
+    if all(map(torch.equal, once, again)):
+        if not all(map(torch.equal, once, (t.flip(0) for t in backwards))):
+            raise UserError(
+                f"the collate_fn of {name} changes the order of samples, so that rows would have "
+                "the owners of others: leave out its sort, as by pack_padded_sequence(..., "
+                "enforce_sorted=False)"
+            )
+    else:
         warnings.warn(
             f"the samples of {name} differ when they are read again, but they are read once, so "
             "random transforms are drawn once: draw them in the training step, or of images by "

@@ -140,6 +140,13 @@ class Doubled(Digits):
         return [*super().val_dataloader(), *super().val_dataloader()]
 
 
+class Sorted(OwnedDigits):
+    @staticmethod
+    def collate(samples: list[Any]) -> tuple[Any, Any]:
+        """As `pack_padded_sequence` asks for by default."""
+        return OwnedDigits.collate(sorted(samples, key=lambda sample: float(sample[0].sum())))
+
+
 @pytest.mark.parametrize(
     ("module", "options", "said"),
     [
@@ -148,6 +155,7 @@ class Doubled(Digits):
         (Normalized(), {"clients": "writer"}, "on_after_batch_transfer"),
         (Sampled(), {"clients": [0] * 8}, "val_dataloader has a SubsetRandomSampler"),
         (Doubled(), {"clients": "writer"}, "val_dataloader"),
+        (Sorted(), {}, "changes the order of samples"),
     ],
 )
 def test_data_modules_that_do_not_fit_are_refused(module: Any, options: Any, said: str):
