@@ -69,8 +69,9 @@ def never_killed(fit: Callable[[Path], None], folder: Path) -> dict[str, Any]:
 def test_killed_and_resumed_equals_never_killed(fit: Any, tmp_path: Path) -> None:
     expected = never_killed(fit, tmp_path / "reference")
     draws, folder = random.Random(fit.__name__), tmp_path / "run"
-    for _ in range(2):
-        attempt(fit, folder, draws.randint(2, VISITS // 3))
+    for saved in (2, 4):
+        attempt(fit, folder, draws.randint(VISITS // 3 + 2, VISITS // 2))  # of the third round
+        assert (folder / f"checkpoints/round-{saved}.ckpt").exists()
         assert not (folder / "model.pt").exists()
     attempt(fit, folder)
     assert jobs.results(folder) == expected
