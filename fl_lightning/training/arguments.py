@@ -227,6 +227,7 @@ def tried(
         scored = dict(made.scored(task)) | ({"test": test} if of_clients and len(test) else {})
         for part, dataset in scored.items():
             task.try_out(dataset, part)
+        task.check_scores()
     return Parts(task, made, parts.with_general_options(algorithm, o))
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from inspect import Parameter, signature
 from typing import Any, cast
@@ -15,6 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 from fl_lightning.core.algorithm import LocalFactory
 from fl_lightning.core.curves import OfRound
 from fl_lightning.errors import ModelError, first_sentence
+from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.optim import GradientTransform
 from fl_lightning.training.weight_decays import by_decay
 
@@ -22,11 +24,43 @@ SIMPLE = bool, int, float, str, tuple, type(None)
 """The values of options that are copied and shown."""
 
 
+@dataclass(eq=False)
+class Plateau:
+    """The learning rate of the round to come, and the callback that steps a ReduceLROnPlateau.
+
+    A round that does not record the score `monitor` leaves the rate.
+    """
+
+    scheduler: ReduceLROnPlateau
+    frequency: int
+    monitor: str
+    strict: bool
+
+    def __call__(self, round: int, rounds: int) -> float:
+        """The rate as it is now."""
+        return float(self.scheduler.optimizer.param_groups[0]["lr"])
+
+    def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
+        """Take a step with the first rank's score, unless a run of more rounds has none here."""
+        recorded = metrics.keys() - federation.last_only
+        if self.monitor in recorded and federation.round % self.frequency == 0:
+            self.scheduler.step(federation.fabric.broadcast(metrics[self.monitor]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scheduler's, which has the rate."""
+        return self.scheduler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with the scheduler and its rate."""
+        self.scheduler.load_state_dict(state)
+        self.scheduler.optimizer.param_groups[0]["lr"] = self.scheduler.get_last_lr()[0]
+
+
 def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory, OfRound, str]:
     """The client's optimizer that `configure_optimizers` gives, its learning rates, and its text.
 
-    A scheduler is run ahead, one step a round. The text has the options that are not defaults, such
-    as `SGD(lr=0.1), StepLR(step_size=30)`.
+    A scheduler is run ahead, one step a round, unless it waits for a score (see `Plateau`). The
+    text has the options that are not defaults, such as `SGD(lr=0.1), StepLR(step_size=30)`.
 
     Raises:
         ModelError: If there is none, or more than one optimizer, group or scheduler; if it does not
@@ -36,6 +70,7 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
     name, given = type(module).__name__, cast(Any, module.configure_optimizers())
     if len(listed := _listed(given)) == 1:
         (given,) = listed
+    monitor = given.get("monitor") if isinstance(given, dict) else None
     if isinstance(given, dict):
         given = [given["optimizer"]], given.get("lr_scheduler") or []
     pair = (
@@ -85,10 +120,16 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
     local = partial(_with, local, kept) if kept else local
     _check_one_vector(name, kind, local)
     local, decays = by_decay(module, local, groups)
+    options = _options(name, schedulers or [LambdaLR(optimizer, lambda _: 1.0)], monitor)
+    one, frequency = options["scheduler"], options["frequency"]
     texts = [call_text(type(optimizer), settings | kept), *([decays] if decays else [])]
-    one = _scheduler(name, optimizer, schedulers)
     texts += [call_text(type(one), group | _public(one))] if schedulers else []  # has max_lr there
-    lrs = _rates(name, optimizer, one, rounds)
+    texts += [f"frequency={frequency}"] if frequency != 1 else []
+    if isinstance(one, ReduceLROnPlateau):
+        texts += [f"monitor={options['monitor']!r}"]
+        plateau = Plateau(one, frequency, options["monitor"], options["strict"])
+        return local, plateau, ", ".join(texts)
+    lrs = _rates(name, optimizer, options, rounds)
     return local, lambda t, _: lrs[min(t, rounds - 1)], ", ".join(texts)
 
 
@@ -167,28 +208,29 @@ def _check_one_vector(name: str, kind: str, local: LocalFactory) -> None:
         )
 
 
-def _scheduler(name: str, optimizer: Optimizer, schedulers: Sequence[Any]) -> Any:
-    """The scheduler, which takes one step an epoch; a constant one if there is none."""
-    one = schedulers[0] if schedulers else LambdaLR(optimizer, lambda _: 1.0)
-    options = one if isinstance(one, dict) else {"scheduler": one}
-    if options.get("interval", "epoch") != "epoch" or options.get("frequency", 1) != 1:
+def _options(name: str, schedulers: Sequence[Any], monitor: Any) -> dict[str, Any]:
+    """The scheduler with Lightning's options for it."""
+    (one,) = schedulers
+    options = {"interval": "epoch", "frequency": 1, "monitor": monitor, "strict": True}
+    options |= one if isinstance(one, dict) else {"scheduler": one}
+    if options["interval"] != "epoch":
         raise ModelError(
             f"the scheduler of {name} has another interval than one epoch: a federation takes one "
-            "step a round; leave out interval and frequency"
+            "step a round; leave out interval"
         )
-    if isinstance(options["scheduler"], ReduceLROnPlateau):
+    if isinstance(options["scheduler"], ReduceLROnPlateau) and options["monitor"] is None:
         raise ModelError(
-            f"the ReduceLROnPlateau of {name} waits for a score, but the rate of every round is "
-            "known before the first: use another scheduler such as CosineAnnealingLR, or give lr="
+            f"the ReduceLROnPlateau of {name} has no monitor: return {{'optimizer': optimizer, "
+            "'lr_scheduler': scheduler, 'monitor': 'val_loss'}, with a name that a step logs"
         )
-    return options["scheduler"]
+    return options
 
 
-def _rates(name: str, optimizer: Optimizer, scheduler: Any, rounds: int) -> list[float]:
+def _rates(name: str, optimizer: Optimizer, options: dict[str, Any], rounds: int) -> list[float]:
     optimizer.zero_grad(set_to_none=True)  # or steps would move the module's weights
     group, rates = optimizer.param_groups[0], list[float]()
     before = {k: v for k, v in group.items() if k not in ("params", "lr")}
-    for _ in range(rounds):
+    for round in range(1, rounds + 1):
         rates.append(float(group["lr"]))
         if any(other["lr"] != group["lr"] for other in optimizer.param_groups):
             raise ModelError(
@@ -202,7 +244,8 @@ def _rates(name: str, optimizer: Optimizer, scheduler: Any, rounds: int) -> list
             )
         try:
             optimizer.step()
-            scheduler.step()
+            if round % options["frequency"] == 0:
+                options["scheduler"].step()
         except (TypeError, ValueError) as error:
             raise ModelError(
                 f"optimizer or scheduler of {name} cannot take {rounds} steps ahead "
@@ -224,7 +267,8 @@ def call_text(kind: Any, options: Mapping[str, Any]) -> str:
     shown = [
         f"{k}={v!r}"
         for k, v in given.items()
-        if k in defaults and k != "last_epoch" and isinstance(v, SIMPLE) and v != defaults[k]
+        if k in defaults and k != "last_epoch" and isinstance(v, SIMPLE)
+        if v not in (defaults[k], (defaults[k],))  # of the one group
     ]
     return f"{kind.__name__}({', '.join(shown)})"
 

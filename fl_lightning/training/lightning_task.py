@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.files import atomic
 from fl_lightning.training.lightning_hooks import is_lightning
 from fl_lightning.training.lightning_module import Part, StepModel
-from fl_lightning.training.lightning_optimizer import local_optimizer
+from fl_lightning.training.lightning_optimizer import Plateau, local_optimizer
 from fl_lightning.training.task import NAMES, Task, owners
 
 
@@ -42,6 +43,7 @@ class LightningTask(Task):
     def __init__(self, module: LightningModule, batch_size: int, own_optimizer: bool):
         self.steps, self.own_optimizer = StepModel(module), own_optimizer
         self.optimizer = ""  # as text, if it is the module's own
+        self.plateau: Plateau | None = None  # its scheduler, if that waits for a score
         self.logged = dict[str, list[str]]()  # the names of the scores of each part
         self.scaled = False  # whether rows have images whose numbers are divided by 255
         self.unscored = list[str]()  # the parts of the data that the module has no step for
@@ -60,6 +62,7 @@ class LightningTask(Task):
         stand_in = self.steps.stand_in
         stand_in.rounds = rounds
         local, lr, self.optimizer = local_optimizer(self.module, rounds)
+        self.plateau = lr if isinstance(lr, Plateau) else None
         stand_in.rounds = None
         if stand_in.reads_rounds:  # then it is another one where a run is extended
             self.optimizer += f", of {rounds} rounds"
@@ -75,8 +78,8 @@ class LightningTask(Task):
 
     @property
     def callbacks(self) -> list[Any]:
-        """What publishes the numbers that `training_step` logs."""
-        return [StepLogs(self.steps.logs)] if self.steps.logs else []
+        """What publishes the numbers that `training_step` logs, and the scheduler after it."""
+        return [*filter(None, [self.steps.logs and StepLogs(self.steps.logs), self.plateau])]
 
     @property
     def notes(self) -> list[str]:
@@ -120,6 +123,16 @@ class LightningTask(Task):
                     f"{part}_step, but a round has one number of each name: give them two names"
                 )
         self.logged[part] = [*scores]
+
+    def check_scores(self) -> None:
+        """Raise a ModelError if the scheduler waits for a score that no step logs."""
+        known = ["train/loss", *(self.steps.logs or ()), *chain(*self.logged.values())]
+        if (one := self.plateau) and one.strict and one.monitor not in known:
+            raise ModelError(
+                f"the ReduceLROnPlateau of {type(self.module).__name__} monitors {one.monitor!r}, "
+                f"but a round records {', '.join(known)}: monitor one of these, or give the part "
+                "that has it, as FederatedData(validation=0.2) does"
+            )
 
     def _scorer(self, part: str) -> str:
         return f"{type(self.module).__name__}.{part}_step"

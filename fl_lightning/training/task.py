@@ -93,6 +93,9 @@ class Task:
     def _scored(self, scores: Metrics, part: str) -> None:
         """Take note of the first scores of a part."""
 
+    def check_scores(self) -> None:
+        """Raise a UserError if the task needs a score that no part has, once each was tried."""
+
     def attached(self) -> AbstractContextManager[None]:
         """A context in which the module takes part in a federation."""
         return nullcontext()

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from least_squares import rows
-from lightning_modules import Lit, data, state, trainer
+from lightning_modules import Lit, data, on_plateau, state, trainer
 from lightning_modules import rows as classes
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy
@@ -34,6 +34,12 @@ class WithMetric(Lit):
         self.log("val_acc", self.accuracy)
 
 
+class OnPlateau(WithMetric):
+    """With a rate that a score decides."""
+
+    configure_optimizers = on_plateau("val_acc", mode="max")
+
+
 def scores(run: fl.runs.run.Run) -> dict[str, dict[int, float]]:
     return {tag: dict(v) for tag, v in run.scalars.items() if not tag.startswith("time/")}
 
@@ -49,8 +55,8 @@ def main(ranks: int, folder: Path) -> dict[str, Any]:
     found = {"regression": scores(fit.fit(line, regression, resume=os.path.exists(run_dir)))}
     found["line"] = state(line)
     found["each"] = fit.test(data=regression, per_client=True).to_dict()
-    module = WithMetric()
-    again = trainer(run_dir=folder / "again", **options)
+    module = OnPlateau()
+    again = trainer(run_dir=folder / "again", rounds=4, **options)
     found["again"] = scores(again.fit(module, data(validation=classes(23))))
     found["module"] = state(module)
     try:

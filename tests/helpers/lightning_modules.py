@@ -11,7 +11,7 @@ from lightning import LightningModule, Trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Optimizer
-from torch.optim.lr_scheduler import StepLR
+from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader
 
 import fl_lightning as fl
@@ -136,6 +136,22 @@ def lightning(module: LightningModule, batch: Any, steps: int) -> LightningModul
 
 def module(**members: Any) -> Any:
     return type("Mine", (Lit,), members)()
+
+
+def on_plateau(
+    monitor: str = "val_loss", make: Any = partial(SGD, lr=0.3), **options: Any
+) -> Callable[[Any], Any]:
+    """`configure_optimizers` with a ReduceLROnPlateau that nearly any score fails."""
+    own = {name: options.pop(name) for name in ("frequency", "strict") if name in options}
+
+    def configure_optimizers(self: Any) -> Any:
+        optimizer = make(self.parameters())
+        scheduler = ReduceLROnPlateau(
+            optimizer, **{"factor": 0.5, "patience": 0, "threshold": 0.5, **options}
+        )
+        return [optimizer], [{"scheduler": scheduler, "monitor": monitor, **own}]
+
+    return configure_optimizers
 
 
 def step_with(extra: Callable[[Any, Any], Any]) -> Callable[..., Tensor]:

@@ -40,4 +40,5 @@ def test_two_ranks_find_what_one_finds(tmp_path: Path) -> None:
         assert "number of ranks" in found["other"]
     assert {"test/rmse", "test/r2", "test/loss"} <= {*one["regression"]}
     assert one["again"]["val_acc"][2] > 0.4
+    assert one["again"]["local/lr"] == {1: 0.3, 2: 0.3, 3: 0.15, 4: 0.075}
     assert "acc" not in one["again"]  # metrics rest in training

@@ -34,6 +34,7 @@ class Fixed(Optimizer):
 
 
 OF_NOBODY = nn.Parameter(torch.zeros(2))
+PLATEAU = ReduceLROnPlateau
 ONE_CYCLE = partial(OneCycleLR, max_lr=0.1, cycle_momentum=False)
 
 
@@ -49,13 +50,14 @@ def two_schedules(self: Any) -> Any:
 
 
 def scheduled(
-    kind: Any, optimizer: Any = SGD, interval: str = "epoch", **options: Any
+    kind: Any, optimizer: Any = SGD, interval: str = "epoch", monitor: Any = None, **options: Any
 ) -> Callable[[Any], Any]:
     """`configure_optimizers` with a scheduler."""
 
     def configure_optimizers(self: Any) -> Any:
         made = optimizer(self.parameters(), lr=0.1)
-        return [made], [{"scheduler": kind(made, **options), "interval": interval}]
+        one = {"scheduler": kind(made, **options), "interval": interval, "monitor": monitor}
+        return [made], [one]
 
     return configure_optimizers
 
@@ -135,7 +137,12 @@ OPTIMIZERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "no optimizer": (lambda self: None, "lr="),
     "a closure": (lambda self: LBFGS(self.parameters()), "closure"),
-    "a plateau": (scheduled(ReduceLROnPlateau), "the ReduceLROnPlateau of Mine"),
+    "a plateau of nothing": (scheduled(PLATEAU), "ReduceLROnPlateau of Mine has no monitor"),
+    "a plateau of no score": (
+        scheduled(PLATEAU, monitor="val_loss"),
+        "'val_loss', but a round records train/loss, loss",
+    ),
+    "a plateau in a visit": (scheduled(PLATEAU, interval="step", monitor="loss"), "interval"),
     "a short cycle": (scheduled(ONE_CYCLE, total_steps=1), "steps ahead"),
     "a cycle of momentum": (
         scheduled(OneCycleLR, max_lr=0.1, total_steps=9),
@@ -158,6 +165,7 @@ STEPS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "rounds in a step": (lambda self, _: self.trainer.max_epochs, "it in configure_optimizers"),
     "the end": (lambda self, _: setattr(self.trainer, "should_stop", True), "should_stop"),
     "logger": (lambda self, _: self.logger, "log numbers by self.log"),
+    "the base's log": (lambda self, _: super(Lit, self).log("mine", 1.0), "call self.log in"),
     "global_step": (lambda self, _: self.global_step, "global_step"),
     "optimizers": (lambda self, _: self.optimizers(), "local/lr"),
     "a moving average": (averages, "'norm.weight' in a step"),

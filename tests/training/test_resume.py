@@ -16,7 +16,7 @@ import pytest
 import torch
 from adapters import adapted
 from least_squares import rows as regression_rows
-from lightning_modules import Lit, data, distance, owners, rows, state, trainer
+from lightning_modules import Lit, data, distance, on_plateau, owners, rows, state, trainer
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW
@@ -27,13 +27,14 @@ from fl_lightning.executors import SequentialExecutor
 from fl_lightning.lab.report import compare
 
 ROUNDS, VISITS = 6, 24
+ADAMW = partial(AdamW, lr=0.01)
 
 
 def lightning(folder: Path) -> None:
-    """AdamW, BatchNorm and dropout; four visits a round."""
-    module = Lit(partial(AdamW, lr=0.01), dropout=0.3)
+    """AdamW, BatchNorm, dropout and ReduceLROnPlateau; four visits a round."""
+    mine = type("Mine", (Lit,), {"configure_optimizers": on_plateau(make=ADAMW)})(dropout=0.3)
     fit = trainer(rounds=ROUNDS, run_dir=folder, checkpoint_every=2)
-    fit.fit(module, data(validation=data().train), resume=True)
+    fit.fit(mine, data(validation=data().train), resume=True)
 
 
 def scaffold(folder: Path) -> None:
@@ -69,8 +70,9 @@ def never_killed(fit: Callable[[Path], None], folder: Path) -> dict[str, Any]:
 def test_killed_and_resumed_equals_never_killed(fit: Any, tmp_path: Path) -> None:
     expected = never_killed(fit, tmp_path / "reference")
     draws, folder = random.Random(fit.__name__), tmp_path / "run"
-    for _ in range(2):
-        attempt(fit, folder, draws.randint(2, VISITS // 3))
+    for saved in (2, 4):
+        attempt(fit, folder, draws.randint(VISITS // 3 + 2, VISITS // 2))  # of the third round
+        assert (folder / f"checkpoints/round-{saved}.ckpt").exists()
         assert not (folder / "model.pt").exists()
     attempt(fit, folder)
     assert jobs.results(folder) == expected
@@ -84,7 +86,7 @@ def test_a_signal_stops_a_fit_after_a_checkpoint(tmp_path: Path, capsys: Any) ->
                 os.kill(os.getpid(), signal.SIGTERM)
 
     def fit(folder: str, **options: Any) -> Any:
-        module = Lit(partial(AdamW, lr=0.01), dropout=0.3)
+        module = Lit(ADAMW, dropout=0.3)
         made = trainer(rounds=4, run_dir=tmp_path / folder, **options)
         return lambda **how: (made.fit(module, data(), **how), state(module))[1]
 
