@@ -69,6 +69,7 @@ class Rehearsal:
         message: One message a term; every client's have this structure and these shapes.
         starts_elsewhere: Whether clients start elsewhere than at w^t.
         assigned: Which of `weight` and `bits` terms assign in `send`.
+        reads_rates: Whether a term reads the sum of a visit's learning rates.
         uses_updates: Whether the server's step depends on the updates, not on messages alone.
         update_reads: The facts and states that each term reads in `update`.
         moved: Names of the frozen parameters that the server moves.
@@ -79,6 +80,7 @@ class Rehearsal:
     message: list[Any]
     starts_elsewhere: bool
     assigned: set[str]
+    reads_rates: bool
     uses_updates: bool
     update_reads: list[set[str]]
     moved: set[str]
@@ -139,6 +141,8 @@ def rehearse(
             assigned |= view._assigned & {"weight", "bits"}
         elif view._hook == "update":
             reads[view._term] |= view._read
+    rates = {"lr_sum", "base_lr_sum"}
+    reads_rates = any(view._read & rates for view in (*first.views, *last.views))
     uses_updates = first.server_uses_progress or last.server_uses_progress
     kept = {(view._term, name) for view in (*first.views, *last.views) for name in view._assigned}
     idle = [
@@ -147,7 +151,8 @@ def rehearse(
         for name, make in {**term.client, **term.server, **term.local}.items()
         if make in (zeros, scalar) and (i, name) not in kept
     ]
-    return Rehearsal(cost, last.messages, elsewhere, assigned, uses_updates, reads, moved, idle)
+    found = assigned, reads_rates, uses_updates, reads, moved, idle
+    return Rehearsal(cost, last.messages, elsewhere, *found)
 
 
 def _cost(*rounds: RehearsedRound) -> Cost:

@@ -28,6 +28,7 @@ from fl_lightning.federation.client_store import open_store
 from fl_lightning.federation.divergence import OnDivergence, finite, watched
 from fl_lightning.federation.exact_sum import ExactSum, PlainSum
 from fl_lightning.federation.sampling import ClientSampler, assign_groups
+from fl_lightning.federation.sanity_checks import check_one_rate
 from fl_lightning.federation.server import Server
 from fl_lightning.federation.visits import LocalRates, TermLogs
 
@@ -71,6 +72,8 @@ class LocalTraining:
                 f"{type(combining).__name__} combines updates, by which the server does not move, "
                 "as in FedVARP and FedADMM, whose clients report: choose another method"
             )
+        if self.rehearsal.reads_rates:
+            check_one_rate(server.algorithm, server.w.detach())
         self.logs = TermLogs(self.server.algorithm.terms, diagnostics)
         self.sum_type = ExactSum if deterministic else PlainSum
         self.rates = LocalRates(server, clients)

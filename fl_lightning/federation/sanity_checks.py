@@ -140,6 +140,17 @@ def check_optimizers(algorithm: Algorithm, w: Tensor) -> None:
             )
 
 
+def check_one_rate(algorithm: Algorithm, w: Tensor) -> None:
+    """Raise a UserError if a constant gradient moves the weights of a vector differently."""
+    optimizer = algorithm.local([nn.Parameter(w.clone())])
+    if option := getattr(optimizer, "uneven", ""):
+        raise UserError(
+            f"the algorithm counts on one learning rate of all weights, but parameter groups of "
+            f"the clients' optimizer differ in {option}: let them differ in weight_decay alone, "
+            "choose a method such as fedavg, or give lr="
+        )
+
+
 def sync_ranks(fabric: Fabric, module: nn.Module, clients: ClientData) -> None:
     """Broadcast the first rank's model, and raise a UserError if a rank has other data."""
     for rank in ranks_where(fabric, clients.digest != fabric.broadcast(clients.digest)):

@@ -26,8 +26,8 @@ from fl_lightning.runs.chosen import Chosen, joined, known_name
 from fl_lightning.runs.converters import convert
 from fl_lightning.runs.options import Options, without_effect
 from fl_lightning.training import parts
+from fl_lightning.training.call_texts import loss_text
 from fl_lightning.training.habits import ELSEWHERE, elsewhere
-from fl_lightning.training.lightning_optimizer import loss_text
 from fl_lightning.training.parts import RunData, client_data
 from fl_lightning.training.session import Parts
 from fl_lightning.training.task import Task

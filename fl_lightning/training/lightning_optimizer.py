@@ -1,8 +1,5 @@
-"""The optimizer and the scheduler of a LightningModule, as a client's; and objects as texts."""
+"""The optimizer of a LightningModule, as a client's."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from inspect import Parameter, signature
 from typing import Any, cast
@@ -11,63 +8,51 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from fl_lightning.core.algorithm import LocalFactory
 from fl_lightning.core.curves import OfRound
 from fl_lightning.errors import ModelError, first_sentence
-from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.optim import GradientTransform
-from fl_lightning.training.weight_decays import by_decay
-
-SIMPLE = bool, int, float, str, tuple, type(None)
-"""The values of options that are copied and shown."""
-
-
-@dataclass(eq=False)
-class Plateau:
-    """The learning rate of the round to come, and the callback that steps a ReduceLROnPlateau.
-
-    A round that does not record the score `monitor` leaves the rate.
-    """
-
-    scheduler: ReduceLROnPlateau
-    frequency: int
-    monitor: str
-    strict: bool
-
-    def __call__(self, round: int, rounds: int) -> float:
-        """The rate as it is now."""
-        return float(self.scheduler.optimizer.param_groups[0]["lr"])
-
-    def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
-        """Take a step with the first rank's score, unless a run of more rounds has none here."""
-        recorded = metrics.keys() - federation.last_only
-        if self.monitor in recorded and federation.round % self.frequency == 0:
-            self.scheduler.step(federation.fabric.broadcast(metrics[self.monitor]))
-
-    def state_dict(self) -> dict[str, Any]:
-        """The scheduler's, which has the rate."""
-        return self.scheduler.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with the scheduler and its rate."""
-        self.scheduler.load_state_dict(state)
-        self.scheduler.optimizer.param_groups[0]["lr"] = self.scheduler.get_last_lr()[0]
+from fl_lightning.training.call_texts import SIMPLE, call_text
+from fl_lightning.training.lightning_scheduler import schedule
+from fl_lightning.training.parameter_groups import ByGroup, groups_of
 
 
 def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory, OfRound, str]:
     """The client's optimizer that `configure_optimizers` gives, its learning rates, and its text.
 
-    A scheduler is run ahead, one step a round, unless it waits for a score (see `Plateau`). The
-    text has the options that are not defaults, such as `SGD(lr=0.1), StepLR(step_size=30)`.
+    The text has the options that are not defaults, such as `SGD(lr=0.1), StepLR(step_size=30)`.
 
     Raises:
-        ModelError: If there is none, or more than one optimizer, group or scheduler; if it does not
-            take all trainable parameters, takes others, cannot be made anew, or has rules for
-            single layers; or if the scheduler changes more than the rate.
+        ModelError: If there is none, or more than one optimizer or scheduler; if the optimizer does
+            not take all trainable parameters, takes others, cannot be made anew, or has rules for
+            single layers; or for a scheduler that does not fit (see `schedule`).
     """
-    name, given = type(module).__name__, cast(Any, module.configure_optimizers())
+    name = type(module).__name__
+    optimizer, scheduler = _configured(name, cast(Any, module.configure_optimizers()))
+    groups, kind = optimizer.param_groups, type(optimizer)
+    _check_taken(module, [p for group in groups for p in group["params"]])
+    options = [_options(optimizer, group) for group in groups]
+    kept = _attributes(optimizer, partial(kind, **options[0]))
+    texts = [call_text(kind, own | kept) for own in options]
+    first, *further = differ = groups_of(module, texts, options, [g["params"] for g in groups])
+    local: LocalFactory = partial(kind, **first.options)
+    local = partial(_with, local, kept) if kept else local
+    _check_one_vector(name, kind.__name__, local)
+    text = first.text
+    if further:
+        local = partial(ByGroup, local=local, groups=differ)
+        text = ", ".join(f"{group.text} of {group.size} numbers" for group in differ)
+    number = texts.index(first.text)
+    if not scheduler:
+        rate = float(groups[number]["lr"])
+        return local, lambda *_: rate, text
+    lr, of_scheduler = schedule(name, optimizer, number, scheduler, rounds)
+    return local, lr, f"{text}, {of_scheduler}"
+
+
+def _configured(name: str, given: Any) -> tuple[Optimizer, dict[str, Any]]:
+    """What `configure_optimizers` gave: an optimizer, and Lightning's options of its scheduler."""
     if len(listed := _listed(given)) == 1:
         (given,) = listed
     monitor = given.get("monitor") if isinstance(given, dict) else None
@@ -82,14 +67,13 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
         raise ModelError(
             f"{name}.configure_optimizers returned {found}: return one optimizer, or give lr="
         )
-    optimizer = optimizers[0]
-    kind, accepted = type(optimizer).__name__, _accepted(type(optimizer))
-    if isinstance(optimizer, GradientTransform):
+    kind = type(optimizers[0]).__name__
+    if isinstance(optimizers[0], GradientTransform):
         raise ModelError(
             f"{name}.configure_optimizers returned {kind}, which wraps another optimizer: return "
             'that one, and let the algorithm perturb, as {"name": "fedavg", "perturb": "sam"} does'
         )
-    if "lr" not in accepted:
+    if "lr" not in _accepted(type(optimizers[0])):
         raise ModelError(
             f"{name}.configure_optimizers returned {kind}, which takes no argument lr, so no "
             "client can make its own: return another one, or give lr="
@@ -98,8 +82,14 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
         raise ModelError(
             f"{name}.configure_optimizers has several schedulers: return one, or give lr="
         )
-    groups = optimizer.param_groups
-    taken = {id(p) for group in groups for p in group["params"]}
+    (one,) = schedulers or [{}]
+    one = one if isinstance(one, dict) else {"scheduler": one}
+    return optimizers[0], {"monitor": monitor} | one if one else {}
+
+
+def _check_taken(module: LightningModule, parameters: list[Tensor]) -> None:
+    """Raise a ModelError unless they are all trainable ones of the module, and no others'."""
+    name, taken = type(module).__name__, {*map(id, parameters)}
     if taken - {*map(id, module.parameters())}:
         raise ModelError(
             f"{name}.configure_optimizers takes a parameter that is no part of {name}, so that no "
@@ -111,26 +101,14 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
             f"{name}.configure_optimizers leaves out {left[0]}, but a client trains all that is "
             "trainable: freeze it by requires_grad_(False), or give lr="
         )
-    group = groups[0]
-    settings = {k: v for k, v in group.items() if k in optimizer.defaults}
-    settings["lr"] = group.get("initial_lr", group["lr"])  # which a scheduler has multiplied
-    settings = {k: v for k, v in settings.items() if k in accepted}
-    local = partial(type(optimizer), **settings)
-    kept = _attributes(optimizer, local)
-    local = partial(_with, local, kept) if kept else local
-    _check_one_vector(name, kind, local)
-    local, decays = by_decay(module, local, groups)
-    options = _options(name, schedulers or [LambdaLR(optimizer, lambda _: 1.0)], monitor)
-    one, frequency = options["scheduler"], options["frequency"]
-    texts = [call_text(type(optimizer), settings | kept), *([decays] if decays else [])]
-    texts += [call_text(type(one), group | _public(one))] if schedulers else []  # has max_lr there
-    texts += [f"frequency={frequency}"] if frequency != 1 else []
-    if isinstance(one, ReduceLROnPlateau):
-        texts += [f"monitor={options['monitor']!r}"]
-        plateau = Plateau(one, frequency, options["monitor"], options["strict"])
-        return local, plateau, ", ".join(texts)
-    lrs = _rates(name, optimizer, options, rounds)
-    return local, lambda t, _: lrs[min(t, rounds - 1)], ", ".join(texts)
+
+
+def _options(optimizer: Optimizer, group: dict[str, Any]) -> dict[str, Any]:
+    """The options of a group that the optimizer's class takes."""
+    options = {k: group[k] for k in optimizer.defaults}
+    options["lr"] = group.get("initial_lr", group["lr"])  # which a scheduler has multiplied
+    accepted = _accepted(type(optimizer))
+    return {k: v for k, v in options.items() if k in accepted}
 
 
 def _listed(given: Any) -> list[Any]:
@@ -206,101 +184,3 @@ def _check_one_vector(name: str, kind: str, local: LocalFactory) -> None:
             f"{kind} of {name} steps each layer by its shape, but a client's weights are one "
             f"vector: {instead}"
         )
-
-
-def _options(name: str, schedulers: Sequence[Any], monitor: Any) -> dict[str, Any]:
-    """The scheduler with Lightning's options for it."""
-    (one,) = schedulers
-    options = {"interval": "epoch", "frequency": 1, "monitor": monitor, "strict": True}
-    options |= one if isinstance(one, dict) else {"scheduler": one}
-    if options["interval"] != "epoch":
-        raise ModelError(
-            f"the scheduler of {name} has another interval than one epoch: a federation takes one "
-            "step a round; leave out interval"
-        )
-    if isinstance(options["scheduler"], ReduceLROnPlateau) and options["monitor"] is None:
-        raise ModelError(
-            f"the ReduceLROnPlateau of {name} has no monitor: return {{'optimizer': optimizer, "
-            "'lr_scheduler': scheduler, 'monitor': 'val_loss'}, with a name that a step logs"
-        )
-    return options
-
-
-def _rates(name: str, optimizer: Optimizer, options: dict[str, Any], rounds: int) -> list[float]:
-    optimizer.zero_grad(set_to_none=True)  # or steps would move the module's weights
-    group, rates = optimizer.param_groups[0], list[float]()
-    before = {k: v for k, v in group.items() if k not in ("params", "lr")}
-    for round in range(1, rounds + 1):
-        rates.append(float(group["lr"]))
-        if any(other["lr"] != group["lr"] for other in optimizer.param_groups):
-            raise ModelError(
-                f"the scheduler of {name} gives parameter groups different rates, but clients step "
-                "one vector: give all groups the same rates"
-            )
-        if changed := [k for k, v in before.items() if group[k] != v]:
-            raise ModelError(
-                f"the scheduler of {name} changes {changed[0]} too, but a federation takes the "
-                "learning rate of it alone: leave that out, as by cycle_momentum=False"
-            )
-        try:
-            optimizer.step()
-            if round % options["frequency"] == 0:
-                options["scheduler"].step()
-        except (TypeError, ValueError) as error:
-            raise ModelError(
-                f"optimizer or scheduler of {name} cannot take {rounds} steps ahead "
-                f"({first_sentence(error)}): use others, or give lr="
-            ) from error
-    return rates
-
-
-def call_text(kind: Any, options: Mapping[str, Any]) -> str:
-    """A call of a class or function with those options that are no defaults.
-
-    Example:
-        >>> import torch
-        >>> call_text(torch.optim.SGD, {"lr": 0.1, "momentum": 0})
-        'SGD(lr=0.1)'
-    """
-    defaults = {p.name: _plain(p.default) for p in signature(kind).parameters.values()}
-    given = {name: _plain(value) for name, value in options.items()}
-    shown = [
-        f"{k}={v!r}"
-        for k, v in given.items()
-        if k in defaults and k != "last_epoch" and isinstance(v, SIMPLE)
-        if v not in (defaults[k], (defaults[k],))  # of the one group
-    ]
-    return f"{kind.__name__}({', '.join(shown)})"
-
-
-def _plain(value: Any) -> Any:
-    """A tensor as a number, or as a tuple of its numbers; functions and schedulers as texts."""
-    if isinstance(value, Tensor):
-        return value.item() if value.numel() == 1 else tuple(value.flatten().tolist())
-    if isinstance(value, Counter):  # the milestones of MultiStepLR
-        value = sorted(value.elements())
-    if isinstance(value, list):
-        return tuple(map(_plain, value))
-    if callable(value):
-        return loss_text(value)
-    return call_text(type(value), _public(value)) if isinstance(value, LRScheduler) else value
-
-
-def _public(scheduler: Any) -> dict[str, Any]:
-    """The attributes of a scheduler by the names of its arguments, such as max_lr of max_lrs."""
-    own = {name.lstrip("_"): value for name, value in vars(scheduler).items()}
-    return own | {name.removesuffix("s"): value for name, value in own.items()}
-
-
-def loss_text(loss: Any) -> str:
-    """The name of a loss, with its options if it is a module or a partial function.
-
-    Example:
-        >>> loss_text(nn.CrossEntropyLoss(label_smoothing=0.1))
-        'CrossEntropyLoss(label_smoothing=0.1)'
-    """
-    if isinstance(loss, nn.Module):
-        return call_text(type(loss), vars(loss) | dict(loss.named_buffers()))
-    if isinstance(loss, partial) and hasattr(loss.func, "__name__"):
-        return call_text(loss.func, loss.keywords)
-    return getattr(loss, "__name__", type(loss).__name__)

@@ -27,7 +27,8 @@ from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.files import atomic
 from fl_lightning.training.lightning_hooks import is_lightning
 from fl_lightning.training.lightning_module import Part, StepModel
-from fl_lightning.training.lightning_optimizer import Plateau, local_optimizer
+from fl_lightning.training.lightning_optimizer import local_optimizer
+from fl_lightning.training.lightning_scheduler import Plateau
 from fl_lightning.training.task import NAMES, Task, owners
 
 

@@ -22,9 +22,9 @@ from fl_lightning.runs.run import Run
 from fl_lightning.training import arguments, parts
 from fl_lightning.training.any_module import task_of
 from fl_lightning.training.arguments import named_arguments, speaking_of_arguments
+from fl_lightning.training.call_texts import loss_text
 from fl_lightning.training.habits import HintsOnAttributes
 from fl_lightning.training.lightning_module import set_up
-from fl_lightning.training.lightning_optimizer import loss_text
 from fl_lightning.training.session import Parts, Session
 from fl_lightning.training.together import fit_together
 

@@ -21,6 +21,7 @@ from lightning_modules import (
     state,
     step_with,
     trainer,
+    with_rates,
 )
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -39,6 +40,8 @@ OPTIMIZERS = {
     "adamw": partial(AdamW, lr=0.01, weight_decay=0.1),
     "decays": partial(decaying, partial(SGD, lr=0.1, momentum=0.9)),
     "decays of adamw": partial(decaying, partial(AdamW, lr=0.01)),
+    "rates": partial(with_rates, partial(SGD, momentum=0.9, weight_decay=0.01)),
+    "rates of adamw": partial(with_rates, AdamW),
 }
 
 

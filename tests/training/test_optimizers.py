@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning_modules import Lit, data, decaying, distance, module, state, trainer
+from lightning_modules import Lit, data, decaying, distance, module, state, trainer, with_rates
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW, Optimizer
@@ -159,11 +159,29 @@ def test_parts_may_have_weight_decays_of_their_own(tmp_path: Path) -> None:
     assert distance(one, fitted(Lit(made), algorithm="scaffold", executor="stacked")) < 1e-6
     assert distance(one, fitted(Lit(partial(SGD, lr=0.1, momentum=0.5)), algorithm="scaffold")) > 0
     local, _, text = local_optimizer(Lit(made), 1)
-    assert text == "SGD(lr=0.1, momentum=0.5), weight_decay 0.1 of 72, 0 of 19 numbers"
+    assert text == (
+        "SGD(lr=0.1, momentum=0.5, weight_decay=0.1) of 72 numbers, "
+        "SGD(lr=0.1, momentum=0.5) of 19 numbers"
+    )
     assert Algorithm(local=local).lr_sum([0.1, 0.1]) == pytest.approx(0.1 + 0.15)
     assert text in (tmp_path / "run" / "config.yaml").read_text()
     with pytest.raises(fl.UserError, match="maximize=True"):
         fitted(Lit(partial(decaying, partial(SGD, lr=0.1, maximize=True))))
+
+
+def test_parts_may_have_rates_of_their_own() -> None:
+    def stepped(self: Any) -> Any:
+        optimizer = with_rates(SGD, self.parameters())
+        return [optimizer], StepLR(optimizer, 1, 0.5)
+
+    one = module(configure_optimizers=stepped)
+    fit = trainer("fedprox", executor="sequential")
+    fit.fit(one, data())
+    assert [*fit.history["local/lr"]] == [0.1, 0.05]
+    stacked = fitted(module(configure_optimizers=stepped), algorithm="fedprox", executor="stacked")
+    assert distance(one, stacked) < 1e-6
+    with pytest.raises(fl.UserError, match="differ in lr"):
+        fitted(module(configure_optimizers=stepped), algorithm="scaffold")
 
 
 def test_groups_of_equal_options_are_one() -> None:

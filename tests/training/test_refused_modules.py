@@ -38,12 +38,6 @@ PLATEAU = ReduceLROnPlateau
 ONE_CYCLE = partial(OneCycleLR, max_lr=0.1, cycle_momentum=False)
 
 
-def two_groups(self: Any) -> SGD:
-    outer, *others = self.outer, self.inner, self.norm
-    groups = [{"params": part.parameters()} for part in others]
-    return SGD([*groups, {"params": outer.parameters(), "lr": 1.0}], lr=0.1)
-
-
 def two_schedules(self: Any) -> Any:
     optimizer = decaying(SGD, self.parameters(), lr=0.1)
     return [optimizer], LambdaLR(optimizer, [lambda _: 1.0, lambda round: 0.9**round])
@@ -127,8 +121,7 @@ def adds_noise(self: Any, batch: Any, index: int) -> Tensor:
 
 OPTIMIZERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "two optimizers": (lambda self: [SGD(self.parameters(), lr=0.1)] * 2, "one optimizer"),
-    "two rates": (two_groups, "Mine.configure_optimizers differ in lr"),
-    "two schedules": (two_schedules, "different rates"),
+    "two schedules": (two_schedules, "by other factors"),
     "two schedulers": (lambda self: ([SGD(self.parameters(), lr=0.1)], [1, 2]), "schedulers"),
     "some parameters": (lambda self: SGD(self.outer.parameters(), lr=0.1), "inner.weight"),
     "parameters of nobody": (
