@@ -73,7 +73,8 @@ def schedule(
         ModelError: If the scheduler takes other steps, changes more than the rate or the multiples,
             cannot be run ahead, or waits for an unnamed score.
     """
-    options = {"interval": "epoch", "frequency": 1, "monitor": None, "strict": True} | options
+    usual: dict[str, Any] = {"interval": "epoch", "frequency": 1, "monitor": None, "strict": True}
+    options = usual | options
     one, frequency, monitor = options["scheduler"], options["frequency"], options["monitor"]
     if options["interval"] != "epoch":
         raise ModelError(
