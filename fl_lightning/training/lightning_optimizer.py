@@ -64,7 +64,7 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
     Raises:
         ModelError: If there is none, or more than one optimizer, group or scheduler; if it does not
             take all trainable parameters, takes others, cannot be made anew, or has rules for
-            single layers; or if the scheduler changes more than the rate.
+            single layers; or if the scheduler changes more than the rate, or waits for no score.
     """
     name, given = type(module).__name__, cast(Any, module.configure_optimizers())
     if len(listed := _listed(given)) == 1:
