@@ -55,16 +55,17 @@ class LightningTask(Task):
         """The module with its training step as `forward`."""
         return self.steps
 
-    def with_optimizer(self, algorithm: Algorithm, rounds: int) -> Algorithm:
+    def with_optimizer(self, algorithm: Algorithm, rounds: int, evaluate_every: int) -> Algorithm:
         """The algorithm with the module's optimizer and scheduler, unless options give it."""
         if not self.own_optimizer:
             return algorithm
         assert is_lightning(self.module)
         stand_in = self.steps.stand_in
-        stand_in.rounds = rounds
+        stand_in.rounds, stand_in.check_val_every_n_epoch = rounds, evaluate_every
         local, lr, self.optimizer = local_optimizer(self.module, rounds)
         self.plateau = lr if isinstance(lr, Plateau) else None
         stand_in.rounds = None
+        del stand_in.check_val_every_n_epoch
         if stand_in.reads_rounds:  # then it is another one where a run is extended
             self.optimizer += f", of {rounds} rounds"
         return algorithm.replace(local=local, lr=lr)
@@ -126,14 +127,17 @@ class LightningTask(Task):
         self.logged[part] = [*scores]
 
     def check_scores(self) -> None:
-        """Raise a ModelError if the scheduler waits for a score that no step logs."""
+        """Find the score that the scheduler waits for; a ModelError if no step logs it."""
         known = ["train/loss", *(self.steps.logs or ()), *chain(*self.logged.values())]
-        if (one := self.plateau) and one.strict and one.monitor not in known:
-            raise ModelError(
-                f"the ReduceLROnPlateau of {type(self.module).__name__} monitors {one.monitor!r}, "
-                f"but a round records {', '.join(known)}: monitor one of these, or give the part "
-                "that has it, as FederatedData(validation=0.2) does"
-            )
+        if (one := self.plateau) and one.monitor not in known:
+            short = one.monitor.removesuffix("_epoch")  # which Lightning adds to what steps log
+            if one.strict and short not in known:
+                raise ModelError(
+                    f"the ReduceLROnPlateau of {type(self.module).__name__} monitors "
+                    f"{one.monitor!r}, but a round records {', '.join(known)}: monitor one of "
+                    "these, or give the part that has it, as FederatedData(validation=0.2) does"
+                )
+            one.monitor = short
 
     def _scorer(self, part: str) -> str:
         return f"{type(self.module).__name__}.{part}_step"

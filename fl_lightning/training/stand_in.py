@@ -50,6 +50,7 @@ class StandIn:
     """What `self.trainer` is in a federation: the round, the step, the model, the rank; no more."""
 
     sanity_checking = predicting = False
+    check_val_every_n_epoch: int  # while `configure_optimizers` runs
 
     def __init__(self, model: Any) -> None:
         self.model = model

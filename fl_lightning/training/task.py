@@ -55,7 +55,7 @@ class Task:
         """What the federation trains."""
         return self.module
 
-    def with_optimizer(self, algorithm: Algorithm, rounds: int) -> Algorithm:
+    def with_optimizer(self, algorithm: Algorithm, rounds: int, evaluate_every: int) -> Algorithm:
         """The algorithm with the local optimizer and the learning rates of the task, if any."""
         return algorithm
 

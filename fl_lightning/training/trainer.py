@@ -223,7 +223,7 @@ class FederatedTrainer(HintsOnAttributes):
         loss = loss_text(task.loss)
         o = replace(self.options, clients=data.num_clients, loss=loss, resume=resume)
         with task.attached():
-            algorithm = task.with_optimizer(self.algorithm, o.rounds)
+            algorithm = task.with_optimizer(self.algorithm, o.rounds, o.evaluate_every)
         made = arguments.tried(task, algorithm, data, o, self.augment, self.callbacks)
         chosen = self._chosen | arguments.names(task, data, self.augment)
         config = Config.of(o, self._launch.precision, chosen, (), parts.unused_by(algorithm))

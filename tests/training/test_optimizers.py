@@ -108,11 +108,13 @@ def test_the_text_of_a_run_has_what_its_optimizer_and_scheduler_do() -> None:
 def test_a_scheduler_may_take_a_step_in_some_rounds_alone() -> None:
     def halved(self: Any) -> Any:
         optimizer = SGD(self.parameters(), lr=0.4)
-        return [optimizer], [{"scheduler": StepLR(optimizer, 1, 0.5), "frequency": 2}]
+        frequency = self.trainer.check_val_every_n_epoch
+        return [optimizer], [{"scheduler": StepLR(optimizer, 1, 0.5), "frequency": frequency}]
 
-    _, rate, text = local_optimizer(module(configure_optimizers=halved), 5)
-    assert [rate(round, 5) for round in range(5)] == [0.4, 0.4, 0.2, 0.2, 0.1]
-    assert text == "SGD(lr=0.4), StepLR(step_size=1, gamma=0.5), frequency=2"
+    fit = trainer(rounds=5, evaluate_every=2)
+    run = fit.fit(module(configure_optimizers=halved), data())
+    assert [*fit.history["local/lr"]] == [0.4, 0.4, 0.2, 0.2, 0.1]
+    assert "StepLR(step_size=1, gamma=0.5), frequency=2" in (run.path / "config.yaml").read_text()
 
 
 def decayed(round: int, by: float) -> float:

@@ -21,6 +21,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a pause and a floor": ({"cooldown": 1, "min_lr": 0.1, "threshold_mode": "abs"}, {}),
     "the loss of clients": ({"monitor": "train/loss", "threshold": 0.1}, {}),
     "what clients log": ({"monitor": "loss", "threshold": 0.1}, {}),
+    "what a Trainer names so": ({"monitor": "val_loss_epoch"}, {}),
     "every third round": ({"frequency": 3}, {}),
     "few evaluations": ({}, {"evaluate_every": 2}),
 }
@@ -50,7 +51,8 @@ def of_torch(scores: list[float], frequency: int = 1, **plateau: Any) -> list[fl
 def test_rates_are_those_of_torch_for_the_recorded_scores(name: str, executor: str) -> None:
     plateau, options = CASES[name]
     history = fitted(plateau, executor=executor, **options)[1].history
-    expected = of_torch([*history[plateau.get("monitor", "val_loss")]], **plateau)
+    score = plateau.get("monitor", "val_loss").removesuffix("_epoch")
+    expected = of_torch([*history[score]], **plateau)
     assert [*history["local/lr"]] == expected
     assert min(expected) < 0.3
 
