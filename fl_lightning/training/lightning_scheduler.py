@@ -76,10 +76,10 @@ def schedule(
     usual: dict[str, Any] = {"interval": "epoch", "frequency": 1, "monitor": None, "strict": True}
     options = usual | options
     one, frequency, monitor = options["scheduler"], options["frequency"], options["monitor"]
-    if options["interval"] != "epoch":
+    if options["interval"] != "epoch" or frequency < 1:
         raise ModelError(
-            f"the scheduler of {name} has another interval than one epoch: a federation takes one "
-            "step a round; leave out interval"
+            f"the scheduler of {name} has another interval than epochs: a federation takes one "
+            "step a round, or in every frequency-th; leave out interval"
         )
     text = call_text(type(one), optimizer.param_groups[number] | public(one))  # has max_lr there
     text += f", frequency={frequency}" if frequency != 1 else ""

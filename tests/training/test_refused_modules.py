@@ -44,14 +44,13 @@ def two_schedules(self: Any) -> Any:
 
 
 def scheduled(
-    kind: Any, optimizer: Any = SGD, interval: str = "epoch", monitor: Any = None, **options: Any
+    kind: Any, optimizer: Any = SGD, lightning: Any = {}, **options: Any
 ) -> Callable[[Any], Any]:
-    """`configure_optimizers` with a scheduler."""
+    """`configure_optimizers` with a scheduler, and Lightning's options of it."""
 
     def configure_optimizers(self: Any) -> Any:
         made = optimizer(self.parameters(), lr=0.1)
-        one = {"scheduler": kind(made, **options), "interval": interval, "monitor": monitor}
-        return [made], [one]
+        return [made], [{"scheduler": kind(made, **options), **lightning}]
 
     return configure_optimizers
 
@@ -132,10 +131,13 @@ OPTIMIZERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a closure": (lambda self: LBFGS(self.parameters()), "closure"),
     "a plateau of nothing": (scheduled(PLATEAU), "ReduceLROnPlateau of Mine has no monitor"),
     "a plateau of no score": (
-        scheduled(PLATEAU, monitor="val_loss"),
+        scheduled(PLATEAU, lightning={"monitor": "val_loss"}),
         "'val_loss', but a round records train/loss, loss",
     ),
-    "a plateau in a visit": (scheduled(PLATEAU, interval="step", monitor="loss"), "interval"),
+    "a plateau in a visit": (
+        scheduled(PLATEAU, lightning={"interval": "step", "monitor": "loss"}),
+        "interval",
+    ),
     "a short cycle": (scheduled(ONE_CYCLE, total_steps=1), "steps ahead"),
     "a cycle of momentum": (
         scheduled(OneCycleLR, max_lr=0.1, total_steps=9),
@@ -147,7 +149,11 @@ OPTIMIZERS: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda self: Fixed(self.parameters()),
         "Fixed, which takes no argument lr",
     ),
-    "a step's interval": (scheduled(StepLR, interval="step", step_size=1), "interval"),
+    "a step's interval": (
+        scheduled(StepLR, lightning={"interval": "step"}, step_size=1),
+        "interval",
+    ),
+    "no frequency": (scheduled(StepLR, lightning={"frequency": 0}, step_size=1), "frequency-th"),
     "trainer of the optimizer": (
         lambda self: SGD(self.parameters(), self.trainer.world_size),
         "self.trainer.world_size",
