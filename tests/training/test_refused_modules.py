@@ -44,13 +44,13 @@ def two_schedules(self: Any) -> Any:
 
 
 def scheduled(
-    kind: Any, optimizer: Any = SGD, lightning: Any = {}, **options: Any
+    kind: Any, optimizer: Any = SGD, lightning: Any = (), **options: Any
 ) -> Callable[[Any], Any]:
     """`configure_optimizers` with a scheduler, and Lightning's options of it."""
 
     def configure_optimizers(self: Any) -> Any:
         made = optimizer(self.parameters(), lr=0.1)
-        return [made], [{"scheduler": kind(made, **options), **lightning}]
+        return [made], [{"scheduler": kind(made, **options), **dict(lightning)}]
 
     return configure_optimizers
 
