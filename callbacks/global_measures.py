@@ -29,7 +29,7 @@ from fl_lightning.core.vector import unit
 from fl_lightning.data import DeviceDataset, Partition, own_test_split
 from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Federation, Metrics
-from fl_lightning.federation.mean_loss import some_samples
+from fl_lightning.federation.mean_loss import counted_samples, some_samples
 from fl_lightning.federation.server import load_model
 from fl_lightning.files import atomic, sync
 
@@ -92,12 +92,12 @@ class ClassAccuracy(Measure):
         self.test = test
 
     def measure(self, federation: Federation) -> Metrics:
-        y, classes = self.test.y, self.test.classes
-        fabric, order = federation.fabric, some_samples(len(y), None).to(y.device)
-        index = order[fabric.global_rank :: fabric.world_size]
-        model, loss = federation.load_global(), federation.loss
-        right, *_ = score(model, self.test, index, loss, fabric.autocast)
-        hits = y[index][right].bincount(minlength=len(classes)).double()
+        test, classes, loss = self.test, self.test.classes, federation.loss
+        index = counted_samples(loss, test, some_samples(len(test), None).to(test.device))
+        fabric, y = federation.fabric, test.y[index]
+        mine = slice(fabric.global_rank, None, fabric.world_size)
+        right, *_ = score(federation.load_global(), test, index[mine], loss, fabric.autocast)
+        hits = y[mine][right].bincount(minlength=len(classes)).double()
         federation.all_reduce_sum(hits)
         samples = y.bincount(minlength=len(classes))
         accuracy = (hits / samples.clamp(min=1)).cpu()
