@@ -209,9 +209,6 @@ class Personalization:
             rows = zip(range(len(scores)), sizes, *scores.T.tolist(), strict=True)
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_csv(self.path, [header, *rows])
-        return self._metrics(scores)
-
-    def _metrics(self, scores: Tensor) -> Metrics:
         metrics = Metrics()
         for e, of_clients in zip(self.epochs, scores.T, strict=True):
             counted = defined(of_clients)
