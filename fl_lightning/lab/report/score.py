@@ -179,13 +179,11 @@ def worst_clients(percent: Percent = 10) -> Score:
 
 
 def _clients(run: Run, epochs: float | None) -> "Series[float]":
-    """Test accuracy of each client's own model in percent."""
+    """Test accuracy of each client's own model in percent; none where there are no classes."""
     file = run.path / "personal.csv"
-    if not file.is_file():
-        return Series(dtype=float)
-    table = read_csv(file).filter(like="accuracy_")
-    column = table.columns[-1] if epochs is None else f"accuracy_{epochs:g}"
-    return 100 * table.get(column, Series(dtype=float)).dropna()
+    table = read_csv(file).filter(like="accuracy_") if file.is_file() else DataFrame()
+    asked = table if epochs is None else table.filter([f"accuracy_{epochs:g}"])
+    return Series(dtype=float) if asked.empty else 100 * asked.iloc[:, -1].dropna()
 
 
 def round_seconds() -> Score:
