@@ -11,7 +11,7 @@ from pandas import Categorical, DataFrame, Series, concat, factorize, to_numeric
 from fl_lightning.algorithms.modifiers import PARTS, method_name
 from fl_lightning.errors import UserError
 from fl_lightning.lab.report.grid import grid
-from fl_lightning.lab.report.score import Score
+from fl_lightning.lab.report.score import Score, is_evaluation
 from fl_lightning.lab.report.table import Table
 from fl_lightning.runs.options import EXTENT, NUMBERS
 from fl_lightning.runs.run import Run, load_runs
@@ -185,9 +185,9 @@ def _agree(run: Run, other: Run) -> bool:
 
 
 def _scores(run: Run) -> Mapping[int, float]:
-    """The first score of each evaluated round; LightningModules name their own, as `val_loss`."""
-    tags = (tag for tag in run.scalars if tag.startswith(("test", "val")))
-    return next((run.scalars[tag] for tag in tags if run.scalars[tag]), {})
+    """The first score of each evaluated round."""
+    of_tags = run.scalars.items()
+    return next((of for tag, of in of_tags if of and is_evaluation(run, tag)), {})
 
 
 def _texts(runs: Sequence[Run], labels: Mapping[str, str]) -> DataFrame:

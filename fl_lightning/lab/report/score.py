@@ -14,7 +14,7 @@ from fl_lightning.runs.run import TAIL_LENGTH, Run
 from fl_lightning.runs.scalars import higher_is_better
 
 EVALUATED = "test", "val"
-"""How names of scores of the global model begin."""
+"""How names of scores of the global model begin, unless a LightningModule names them."""
 
 Percent = Annotated[float, Range("a percentage above 0 and at most 100", 0, 100, "(]")]
 
@@ -76,6 +76,11 @@ class Score:
         return f"{mean:.{self.digits}f}{spread}"
 
 
+def is_evaluation(run: Run, tag: str) -> bool:
+    """Whether a scalar of a run is a score of the global model."""
+    return tag in run.scores or tag.startswith(EVALUATED)
+
+
 def _column(run: Run, tag: str) -> "Series[float]":
     """The rounds in which a tag was recorded; none if it is unknown.
 
@@ -83,7 +88,7 @@ def _column(run: Run, tag: str) -> "Series[float]":
     clients, which does not count.
     """
     column = Series(run.scalars.get(tag, {}), dtype=float).sort_index()
-    return column if tag.startswith(EVALUATED) else column.dropna()
+    return column if is_evaluation(run, tag) else column.dropna()
 
 
 def _accuracies(run: Run) -> "Series[float]":
