@@ -1,6 +1,7 @@
 """Callbacks that end a run early: a scalar stops improving, or the model stops moving."""
 
 from collections import ChainMap
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal
@@ -46,7 +47,8 @@ class EarlyStopping(Stopping):
     def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
         if self.monitor in federation.last_only:
             return  # a run of more rounds would not have compared it
-        self.evaluations += any(tag.startswith(("test", "val")) for tag in metrics)
+        scores = self._directions(federation)
+        self.evaluations += any(t in scores or t.startswith(("test", "val")) for t in metrics)
         if self.monitor not in metrics:
             if self.best == -inf and self.evaluations >= self.patience:
                 known = ", ".join(sorted(metrics))
@@ -63,10 +65,14 @@ class EarlyStopping(Stopping):
         reached = self.score >= self.stopping_threshold * self._sign(federation)
         return reached or super()._ends(federation)
 
+    def _directions(self, federation: Federation) -> Mapping[str, bool]:
+        """Whether larger values of the scores of other callbacks are better."""
+        callbacks = federation.fabric._callbacks
+        return ChainMap(*(getattr(callback, "directions", {}) for callback in callbacks))
+
     def _sign(self, federation: Federation) -> int:
         """1 if larger values are better, else -1."""
-        others = [getattr(other, "directions", {}) for other in federation.fabric._callbacks]
-        upwards = ChainMap(*others).get(self.monitor, higher_is_better(self.monitor))
+        upwards = self._directions(federation).get(self.monitor, higher_is_better(self.monitor))
         return 1 if {"auto": upwards, "max": True, "min": False}[self.mode] else -1
 
 

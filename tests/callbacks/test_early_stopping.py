@@ -16,14 +16,16 @@ from fl_lightning import Algorithm, Federation
 from fl_lightning.callbacks import EarlyStopping, GrowthStopping
 
 
-def last_round(callback: Any, tag: str, values: list[float | None]) -> int:
+def last_round(
+    callback: Any, tag: str, values: list[float | None], score: str = "test/accuracy"
+) -> int:
     """The last round where these are the values of a scalar; None in a round without one."""
 
     def record(federation: Federation, metrics: dict[str, Any]) -> None:
         value = values[federation.round - 1]
-        metrics |= {"test/accuracy": 0.5} | ({} if value is None else {tag: value})
+        metrics |= {score: 0.5} | ({} if value is None else {tag: value})
 
-    records = SimpleNamespace(on_round_end=record, directions={"val/dose": True})
+    records = SimpleNamespace(on_round_end=record, directions={"val/dose": True, "dice": True})
     fabric = Fabric(accelerator="cpu", devices=1, callbacks=[records, callback])
     run = federation(Algorithm(), fabric=fabric, rounds=len(values))
     run.fit()
@@ -60,9 +62,10 @@ def test_a_rule_that_has_ended_a_run_begins_anew_with_the_next():
     assert ends == [4, 4]
 
 
-def test_a_scalar_that_no_round_records_is_refused():
-    with pytest.raises(ValueError, match=r"'val/los': .* val/loss"):
-        last_round(EarlyStopping(2, "val/los"), "val/loss", [1] * 5)
+@pytest.mark.parametrize("score", ["test/accuracy", "dice"])
+def test_a_scalar_that_no_round_records_is_refused(score: str):
+    with pytest.raises(ValueError, match=r"'mime': .* mine"):
+        last_round(EarlyStopping(2, "mime"), "mine", [1] * 5, score)
 
 
 @pytest.mark.parametrize(("tau", "ends"), [(0.05, True), (1e-9, False)])
