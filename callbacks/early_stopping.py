@@ -1,12 +1,12 @@
 """Callbacks that end a run early: a scalar stops improving, or the model stops moving."""
 
 from collections import ChainMap
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal
 
-from fl_lightning.callbacks.bases import Stopping
+from fl_lightning.callbacks.bases import Measure, Stopping
+from fl_lightning.callbacks.scoring import Evaluation
 from fl_lightning.core.constraints import FiniteFloat, NonNegativeFloat, PositiveFloat
 from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Federation, Metrics
@@ -18,7 +18,7 @@ class EarlyStopping(Stopping):
     """Ends a run when a scalar of the rounds has stopped improving, or has reached a target.
 
     Rounds that do not record it do not count. Raises a UserError after `patience` evaluations if
-    no round has recorded it.
+    no round has recorded it, and all measures have been made once.
 
     Args:
         patience: Evaluations without improvement before the run stops.
@@ -47,10 +47,13 @@ class EarlyStopping(Stopping):
     def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
         if self.monitor in federation.last_only:
             return  # a run of more rounds would not have compared it
-        scores = self._directions(federation)
-        self.evaluations += any(t in scores or t.startswith(("test", "val")) for t in metrics)
+        callbacks = federation.fabric._callbacks
+        scored = (one.scored for one in callbacks if isinstance(one, Evaluation))
+        self.evaluations += federation.round in scored
         if self.monitor not in metrics:
-            if self.best == -inf and self.evaluations >= self.patience:
+            rarest = max((one.every for one in callbacks if isinstance(one, Measure)), default=1)
+            unknown = self.evaluations >= self.patience and federation.round >= rarest
+            if self.best == -inf and unknown:
                 known = ", ".join(sorted(metrics))
                 raise UserError(f"no round has recorded {self.monitor!r}: monitor one of {known}")
             return
@@ -65,14 +68,10 @@ class EarlyStopping(Stopping):
         reached = self.score >= self.stopping_threshold * self._sign(federation)
         return reached or super()._ends(federation)
 
-    def _directions(self, federation: Federation) -> Mapping[str, bool]:
-        """Whether larger values of the scores of other callbacks are better."""
-        callbacks = federation.fabric._callbacks
-        return ChainMap(*(getattr(callback, "directions", {}) for callback in callbacks))
-
     def _sign(self, federation: Federation) -> int:
         """1 if larger values are better, else -1."""
-        upwards = self._directions(federation).get(self.monitor, higher_is_better(self.monitor))
+        others = [getattr(other, "directions", {}) for other in federation.fabric._callbacks]
+        upwards = ChainMap(*others).get(self.monitor, higher_is_better(self.monitor))
         return 1 if {"auto": upwards, "max": True, "min": False}[self.mode] else -1
 
 

@@ -1,5 +1,6 @@
 """Runs that end early: a normal end, with a model, scores and exit code 0."""
 
+from contextlib import nullcontext
 from math import inf, nan
 from types import SimpleNamespace
 from typing import Any
@@ -8,24 +9,23 @@ import jobs
 import pytest
 import torch
 from lightning.fabric import Fabric
-from problems import federation
+from problems import classification, federation
 from refusals import Stops, experiment
 from regressions import all_three, regression
 
 from fl_lightning import Algorithm, Federation
-from fl_lightning.callbacks import EarlyStopping, GrowthStopping
+from fl_lightning.callbacks import ClassAccuracy, EarlyStopping, Evaluation, GrowthStopping
+from fl_lightning.errors import UserError
 
 
-def last_round(
-    callback: Any, tag: str, values: list[float | None], score: str = "test/accuracy"
-) -> int:
+def last_round(callback: Any, tag: str, values: list[float | None]) -> int:
     """The last round where these are the values of a scalar; None in a round without one."""
 
     def record(federation: Federation, metrics: dict[str, Any]) -> None:
         value = values[federation.round - 1]
-        metrics |= {score: 0.5} | ({} if value is None else {tag: value})
+        metrics |= {"test/accuracy": 0.5} | ({} if value is None else {tag: value})
 
-    records = SimpleNamespace(on_round_end=record, directions={"val/dose": True, "dice": True})
+    records = SimpleNamespace(on_round_end=record, directions={"val/dose": True})
     fabric = Fabric(accelerator="cpu", devices=1, callbacks=[records, callback])
     run = federation(Algorithm(), fabric=fabric, rounds=len(values))
     run.fit()
@@ -62,10 +62,22 @@ def test_a_rule_that_has_ended_a_run_begins_anew_with_the_next():
     assert ends == [4, 4]
 
 
-@pytest.mark.parametrize("score", ["test/accuracy", "dice"])
-def test_a_scalar_that_no_round_records_is_refused(score: str):
-    with pytest.raises(ValueError, match=r"'mime': .* mine"):
-        last_round(EarlyStopping(2, "mime"), "mine", [1] * 5, score)
+@pytest.mark.parametrize(
+    ("evaluated", "measured", "monitor", "end"),
+    [(2, 1, "my/los", 4), (1, 5, "my/los", 5), (1, 5, "test/clients", 6)],
+)
+def test_a_scalar_that_no_round_records_is_refused(evaluated, measured, monitor, end):
+    """After two evaluations, whatever their name, and when others have measured once."""
+    data = classification().dataset
+    given = ClassAccuracy(data, measured), Evaluation(data, evaluated, name="my")
+    callbacks = [*given, EarlyStopping(2, monitor)]
+    run = federation(
+        Algorithm(), fabric=Fabric(accelerator="cpu", devices=1, callbacks=callbacks), rounds=6
+    )
+    refused = pytest.raises(UserError, match=r"'my/los': .* my/loss") if end < 6 else nullcontext()
+    with refused:
+        run.fit()
+    assert run.round == end
 
 
 @pytest.mark.parametrize(("tau", "ends"), [(0.05, True), (1e-9, False)])
