@@ -8,10 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fl_lightning.callbacks.bases import (
-    CohortMeasure,
-    check_classes,
-)
+from fl_lightning.callbacks.bases import CohortMeasure, check_classes
 from fl_lightning.callbacks.scoring import ClientScorer, TrainingLoss, score_together, write_csv
 from fl_lightning.core.constraints import NonNegativeInt, PositiveInt
 from fl_lightning.core.term import States

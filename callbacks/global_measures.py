@@ -29,7 +29,7 @@ from fl_lightning.core.vector import unit
 from fl_lightning.data import DeviceDataset, Partition, own_test_split
 from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Federation, Metrics
-from fl_lightning.federation.mean_loss import some_samples
+from fl_lightning.federation.mean_loss import counted_samples, some_samples
 from fl_lightning.federation.server import load_model
 from fl_lightning.files import atomic, sync
 
@@ -92,12 +92,12 @@ class ClassAccuracy(Measure):
         self.test = test
 
     def measure(self, federation: Federation) -> Metrics:
-        y, classes = self.test.y, self.test.classes
-        fabric, order = federation.fabric, some_samples(len(y), None).to(y.device)
-        index = order[fabric.global_rank :: fabric.world_size]
-        model, loss = federation.load_global(), federation.loss
-        right, *_ = score(model, self.test, index, loss, fabric.autocast)
-        hits = y[index][right].bincount(minlength=len(classes)).double()
+        test, classes, loss = self.test, self.test.classes, federation.loss
+        index = counted_samples(loss, test, some_samples(len(test), None).to(test.device))
+        fabric, y = federation.fabric, test.y[index]
+        mine = slice(fabric.global_rank, None, fabric.world_size)
+        right, *_ = score(federation.load_global(), test, index[mine], loss, fabric.autocast)
+        hits = y[mine][right].bincount(minlength=len(classes)).double()
         federation.all_reduce_sum(hits)
         samples = y.bincount(minlength=len(classes))
         accuracy = (hits / samples.clamp(min=1)).cpu()
@@ -163,7 +163,8 @@ class ClientScores(Measure):
         UserError: If no client has test samples of its own.
     """
 
-    _continues = False
+    _continues = False  # whether rows can be added
+    _start = 0  # the last round before this process
 
     def __init__(
         self,
@@ -184,11 +185,12 @@ class ClientScores(Measure):
         self.samples = {k: own[k] for k in range(len(own)) if len(own[k])}
         owner = {k: int(test.domains[index[0]]) for k, index in self.samples.items()}
         self.directions = dict[str, bool]()  # of each scalar, whether larger values are better
+        self._every_before = every
         self.owners = [train.domain_names[k if own_tests else owner[k]] for k in self.samples]
 
     def on_fit_start(self, federation: Federation) -> None:
         """Let the first measure drop the rows that a resumed run writes again."""
-        self._continues = False
+        self._continues, self._start = False, federation.round
 
     def measure(self, federation: Federation) -> Metrics:
         federation.load_global()
@@ -213,6 +215,13 @@ class ClientScores(Measure):
                     logger.log_histogram(f"clients/{name}", values, federation.round)
         return metrics
 
+    def state_dict(self) -> dict[str, Any]:
+        """The interval of the rounds so far, which a resumed run may change."""
+        return {"every": self.every}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._every_before = state["every"]
+
     def _write(self, round: int, names: list[str], table: Tensor) -> None:
         """Add the rows of a round; the first time without what an earlier attempt wrote for it."""
         from pandas import DataFrame, concat, read_csv
@@ -230,8 +239,8 @@ class ClientScores(Measure):
             lines, *_ = self.file.read_bytes().rpartition(b"\n")  # whole ones
             before: Any = read_csv(BytesIO(lines), dtype=str, keep_default_na=False)  # as written
             rounds = before["round"].astype(int)
-            kept = (rounds < round) & (rounds % self.every == 0)
-            rows = concat([before[kept], rows])
+            last_only = (rounds == self._start) & (rounds % self._every_before > 0)
+            rows = concat([before[(rounds <= self._start) & ~last_only], rows])
         with atomic(self.file, "w") as whole:
             rows.to_csv(whole, index=False)
         self._continues = True

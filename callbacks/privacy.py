@@ -20,9 +20,6 @@ from fl_lightning.federation.sampling import BernoulliSampling
 from fl_lightning.federation.server import copy_of
 from fl_lightning.terms import GaussianMechanism
 
-EPSILON = "privacy/epsilon"
-"""The tag of the epsilon of the rounds so far."""
-
 
 def is_private(algorithm: Algorithm) -> bool:
     """Whether an algorithm has the Gaussian mechanism."""
@@ -63,7 +60,7 @@ class PrivacyAccountant:
         if self.history and self.history[-1][:2] == (noise, rate):
             rounds += self.history.pop()[2]
         self.history.append((noise, rate, rounds))
-        metrics[EPSILON] = epsilon(self.history, mechanism.delta, mechanism.accountant)
+        metrics["privacy/epsilon"] = epsilon(self.history, mechanism.delta, mechanism.accountant)
 
     def planned(self, federation: Federation) -> str:
         """A sentence about what all rounds of the run will have cost."""

@@ -14,13 +14,7 @@ from torch.utils._pytree import tree_leaves
 from torchmetrics import Metric
 
 from fl_lightning.callbacks.bases import Measure
-from fl_lightning.callbacks.metrics import (
-    Accuracy,
-    larger_is_better,
-    make_metrics,
-    results,
-    update,
-)
+from fl_lightning.callbacks.metrics import Accuracy, larger_is_better, make_metrics, results, update
 from fl_lightning.core.losses import TaskLoss, counted, scores_of
 from fl_lightning.core.network import call
 from fl_lightning.core.prediction import for_classes, is_right

@@ -67,9 +67,9 @@ class DeviceDataset:
                 "images none, or one for each channel, std positive"
             )
         if self.classes:
-            _check_labels("y", self.y, len(self), self.classes)
+            check_labels("y", self.y, len(self), self.classes)
         if self.domains is not None:
-            _check_labels("domains", self.domains, len(self), self.domain_names)
+            check_labels("domains", self.domains, len(self), self.domain_names)
 
     def __len__(self) -> int:
         return len(self.first)
@@ -129,7 +129,7 @@ class DeviceDataset:
             return replace(self, batches_on=torch.device(device))
 
     def subset(self, index: Tensor | slice) -> "DeviceDataset":
-        """The samples at `index`, (m,) int64, copied; or those of a slice, which are a view."""
+        """The samples at `index`, (m,) int64, copied; or in a slice, as a view."""
         return self._with(lambda t: t[index])
 
     @property
@@ -208,7 +208,8 @@ def rows(tree: Any) -> int:
     return len(tree if isinstance(tree, Tensor) else tree_leaves(tree)[0])
 
 
-def _check_labels(name: str, labels: Tensor, n: int, names: tuple[str, ...]) -> None:
+def check_labels(name: str, labels: Any, n: int, names: tuple[str, ...]) -> None:
+    """Raise a UserError unless labels, (n,) int64, are positions in distinct names."""
     if not isinstance(labels, Tensor) or labels.shape != (n,) or labels.dtype != torch.int64:
         kind, shape = getattr(labels, "dtype", type(labels)), getattr(labels, "shape", ())
         raise UserError(

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.core.randomness import derived_seed
 from fl_lightning.data import roles
@@ -14,7 +14,7 @@ from fl_lightning.data.held_out import hold_out_of_clients, owners_of_held
 from fl_lightning.data.libraries import class_names, hub_columns, module_rows, read_hub
 from fl_lightning.data.partition import Partition, smallest_median_largest
 from fl_lightning.data.partitions import Scheme
-from fl_lightning.data.rows import Rows, at, check_alike, checked_rows, raw_rows, tensors
+from fl_lightning.data.rows import Rows, check_alike, checked_rows, raw_rows, tensors
 from fl_lightning.errors import UserError
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class FederatedData:
         if not len(held):
             raise UserError(f"{part} = {fraction} takes no row: give more, or clients of more rows")
         self.parts[part] = owners_of_held(before, held)
-        return at(self.train, held)
+        return tree_map(lambda column: column[held], self.train)
 
     @property
     def num_clients(self) -> int:
@@ -250,7 +250,7 @@ class FederatedData:
             test: A fraction of each client's rows or blocks, or another split.
             validation: As `test`.
             target: As in `FederatedData`.
-            classes: The names of the classes; by default those of a target that is a `ClassLabel`.
+            classes: The names of the classes; by default the names that a `ClassLabel` target has.
             seed: The seed of schemes and fractions.
 
         Raises:

@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fl_lightning.data.dataset import check_labels
+from fl_lightning.data.dataset import rows as count
 from fl_lightning.data.partition import Partition
 from fl_lightning.data.partitions import Scheme
 from fl_lightning.data.rows import Rows
@@ -172,17 +174,6 @@ def labels_of(rows: Rows, target: Target) -> Tensor | None:
 
 def check_classes(rows: Rows, target: Target, classes: tuple[str, ...], name: str) -> None:
     """Raise a UserError unless the target holds positions in the classes, if these are named."""
-    if not classes:
-        return
-    y = divided(rows, target)[1]
-    if not isinstance(y, Tensor) or y.dtype != torch.int64 or y.ndim != 1:
-        raise UserError(
-            f"classes are named, but the target of {name} is not one int64 number a row: "
-            "give positions in classes, or leave out classes"
-        )
-    low, high = int(y.min()), int(y.max())
-    if low < 0 or high >= len(classes):
-        raise UserError(
-            f"the target of {name} goes from {low} to {high}, but classes names {len(classes)}: "
-            f"give positions 0 to {len(classes) - 1}, or name more classes"
-        )
+    if classes:
+        y = divided(rows, target)[1]
+        check_labels(f"the target of {name}", y, count(rows), classes)

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import keystr, tree_leaves, tree_leaves_with_path, tree_map
+from torch.utils._pytree import keystr, tree_leaves, tree_leaves_with_path
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from fl_lightning.data.columns import check_finite
@@ -217,7 +217,7 @@ def columns(rows: Any, name: str) -> list[tuple[str, Tensor]]:
 
 
 def check_alike(rows: Rows, name: str, train: Rows) -> None:
-    """Raise a UserError unless the rows are like those of training but in number."""
+    """Raise a UserError unless the rows are like the training rows, in any number."""
     kinds, wanted = (
         [(path, t.dtype, t.shape[1:]) for path, t in columns(r, "")] for r in (rows, train)
     )
@@ -229,11 +229,6 @@ def check_alike(rows: Rows, name: str, train: Rows) -> None:
         raise UserError(
             f"a row of {name} is ({texts[0]}), one of train ({texts[1]}): make them alike"
         )
-
-
-def at(rows: Rows, index: Tensor) -> Rows:
-    """The rows at `index`, (m,) int64, copied."""
-    return tree_map(lambda column: column[index], rows)
 
 
 def _is_text(raw: Any) -> bool:

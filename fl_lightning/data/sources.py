@@ -143,7 +143,7 @@ def pathmnist(root: Path | str = "data") -> TrainTest:
     The file is `root/pathmnist.npz`. As in FedSOL, validation images are training images, and mean
     and standard deviation are 0.5.
     """
-    return _med_mnist(root, "pathmnist", PATH_CLASSES, stored=3, channels=3)
+    return _med_mnist(root, "pathmnist", PATH_CLASSES, channels=3)
 
 
 @checked
@@ -154,7 +154,7 @@ def tissuemnist(root: Path | str = "data", channels: PositiveInt = 3) -> TrainTe
         root: The folder that holds `tissuemnist.npz`.
         channels: Copies of the gray channel; FedSOL has 3.
     """
-    return _med_mnist(root, "tissuemnist", TISSUE_CLASSES, stored=1, channels=channels)
+    return _med_mnist(root, "tissuemnist", TISSUE_CLASSES, channels)
 
 
 def _gray(raw: Any) -> Split:
@@ -206,9 +206,7 @@ def _normalized(
     return DeviceDataset(*train, mean, std), DeviceDataset(*test, mean, std)
 
 
-def _med_mnist(
-    root: Path | str, name: str, classes: tuple[str, ...], stored: int, channels: int
-) -> TrainTest:
+def _med_mnist(root: Path | str, name: str, classes: tuple[str, ...], channels: int) -> TrainTest:
     path = Path(root) / f"{name}.npz"
     if not path.is_file():
         url = f"{MEDMNIST}/{name}.npz"
@@ -220,7 +218,7 @@ def _med_mnist(
                 torch.from_numpy(np.concatenate([content[f"{n}_{kind}"] for n in names]))
                 for kind in ("images", "labels")
             )
-            x = x.view(*x.shape[:3], stored).permute(0, 3, 1, 2).contiguous()
+            x = x.view(*x.shape[:3], -1).permute(0, 3, 1, 2).contiguous()
             x = x.expand(-1, channels, -1, -1)
             parts.append(DeviceDataset(x, y.long().flatten(), classes, half, half))
     return parts[0], parts[1]

@@ -136,11 +136,15 @@ def test_the_global_loss_weighs_targets_alike_on_any_number_of_ranks():
     assert isfinite(alone[0])
 
 
-def test_accuracy_by_class_and_over_clients():
-    """Client 5 holds the class without a test sample alone."""
+@pytest.mark.parametrize("ignored", [-100, 1])
+def test_accuracy_by_class_and_over_clients(ignored: int):
+    """Client 5 holds the class without a test sample, or whose samples do not count, alone."""
     test, clients = samples(), classification()
     clients.dataset.y[clients.partition[5]] = 1
-    run, metrics = measured(ClassAccuracy(test), clients=clients)
+    if ignored == 1:
+        test.y[:3] = 1
+    loss = torch.nn.CrossEntropyLoss(ignore_index=ignored)
+    run, metrics = measured(ClassAccuracy(test), clients=clients, loss=loss)
     right = run.load_global()(test.x).argmax(1) == test.y
     by_class = [float(right[test.y == c].double().mean()) for c in (0, 2)]
     found = metrics[-1]

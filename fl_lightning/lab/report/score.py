@@ -14,7 +14,7 @@ from fl_lightning.runs.run import TAIL_LENGTH, Run
 from fl_lightning.runs.scalars import higher_is_better
 
 EVALUATED = "test", "val"
-"""How names of scores of the global model begin."""
+"""How names of scores of the global model begin, unless a LightningModule names them."""
 
 Percent = Annotated[float, Range("a percentage above 0 and at most 100", 0, 100, "(]")]
 
@@ -46,8 +46,8 @@ class Score:
         higher_is_better: None if neither is.
         spread: What the deviation within a run is over, `rounds` or `clients`; empty for none.
         to_target: Whether it counts what a run spent until it reached a target.
-        needs: The option, and what its value contains, without which no run records it, such as
-            `callback gradients`; empty for none.
+        needs: The option with which runs record it, and a part of its value, such as `callback
+            gradients`; empty for none.
         significant: Whether the largest value is shown with two significant digits at least.
     """
 
@@ -76,6 +76,11 @@ class Score:
         return f"{mean:.{self.digits}f}{spread}"
 
 
+def is_evaluation(run: Run, tag: str) -> bool:
+    """Whether a scalar of a run is a score of the global model."""
+    return tag in run.scores or tag.startswith(EVALUATED)
+
+
 def _column(run: Run, tag: str) -> "Series[float]":
     """The rounds in which a tag was recorded; none if it is unknown.
 
@@ -83,7 +88,7 @@ def _column(run: Run, tag: str) -> "Series[float]":
     clients, which does not count.
     """
     column = Series(run.scalars.get(tag, {}), dtype=float).sort_index()
-    return column if tag.startswith(EVALUATED) else column.dropna()
+    return column if is_evaluation(run, tag) else column.dropna()
 
 
 def _accuracies(run: Run) -> "Series[float]":
@@ -168,7 +173,7 @@ def personal(epochs: NonNegativeFloat | None = None) -> Score:
 
 @checked
 def worst_clients(percent: Percent = 10) -> Score:
-    """Mean test accuracy of the worst fine-tuned models: those of `percent` % of the clients."""
+    """Mean test accuracy of the worst fine-tuned models, of `percent` % of the clients."""
 
     def of(run: Run) -> Result:
         accuracies = _clients(run, None)
@@ -179,13 +184,11 @@ def worst_clients(percent: Percent = 10) -> Score:
 
 
 def _clients(run: Run, epochs: float | None) -> "Series[float]":
-    """Test accuracy of each client's own model in percent."""
+    """Test accuracy of each client's own model in percent; none where there are no classes."""
     file = run.path / "personal.csv"
-    if not file.is_file():
-        return Series(dtype=float)
-    table = read_csv(file).filter(like="accuracy_")
-    column = table.columns[-1] if epochs is None else f"accuracy_{epochs:g}"
-    return 100 * table.get(column, Series(dtype=float)).dropna()
+    table = read_csv(file).filter(like="accuracy_") if file.is_file() else DataFrame()
+    asked = table if epochs is None else table.filter([f"accuracy_{epochs:g}"])
+    return Series(dtype=float) if asked.empty else 100 * asked.iloc[:, -1].dropna()
 
 
 def round_seconds() -> Score:

@@ -32,6 +32,12 @@ def test_an_option_in_which_runs_of_a_cell_differ_becomes_part_of_the_row(
     assert len({*comparison.row_names}) == len(added) + 1
 
 
+def test_runs_are_compared_by_the_scores_that_their_module_names(tmp_path):
+    run(tmp_path / "a", [0.5, 0.7], score="dice", larger=True)
+    (row,) = cells(compared(tmp_path), "last")
+    assert row["last 10, dice"] == "0.6000"
+
+
 def test_a_row_names_the_arguments_in_which_callbacks_differ(tmp_path):
     used = [["sharpness:every=5,rho=0.1", "gradients"], ["sharpness:every=5,rho=0.2"], None]
     for k, callbacks in enumerate(used):

@@ -52,7 +52,8 @@ def test_clients_own_models_are_scored_with_their_deviation_over_clients(tmp_pat
     lines = ["client,test_samples,accuracy_0,accuracy_5"]
     lines += [f"{k},10,0.5,{0.1 * k}" for k in range(10)]
     (run(tmp_path / "a", [0.5]) / "personal.csv").write_text("\n".join(lines))
-    run(tmp_path / "b", [0.5], algorithm="fedsam")
+    lines = ["client,test_samples,rmse_0", "0,10,0.5"]
+    (run(tmp_path / "b", [0.5], algorithm="fedsam") / "personal.csv").write_text("\n".join(lines))
     scores = ["personal", "personal:0", "worst_clients", "worst_clients:20"]
     row, other = cells(compared(tmp_path), *scores, spread="clients")
     assert row["own models, %"] == "45.00 ± 28.72"
