@@ -78,7 +78,7 @@ class AdaptiveClipping(GaussianMechanism):
 
     def send(self, delta: Tensor, v: View) -> Tensor:
         v.log("clip_norm", v.C)
-        v.below = (delta.norm() <= v.C).to(delta)
+        v.below = (_norm(delta) <= v.C).to(delta)
         return _clipped(delta, v.C, v)
 
     def report(self, w: Tensor, v: View) -> Tensor:
@@ -93,8 +93,13 @@ class AdaptiveClipping(GaussianMechanism):
         return delta
 
 
+def _norm(delta: Tensor) -> Tensor:
+    """The length, from above: `delta.norm()` of two million float32 numbers is 3e-5 too short."""
+    return delta.square().sum().sqrt() * (1 + 8 * torch.finfo(delta.dtype).eps)
+
+
 def _clipped(delta: Tensor, clip: float | Tensor, v: View) -> Tensor:
-    norm = delta.norm()
+    norm = _norm(delta)
     v.log("clipped_updates", norm > clip)
     return delta * (clip / norm).clamp(max=1)
 

@@ -3,6 +3,7 @@
 from functools import partial
 from math import exp, inf, sqrt
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -50,6 +51,13 @@ def test_no_update_is_longer_than_the_bound(clip: float) -> None:
     move = update(run)
     assert max(delta.norm().item() for delta in sent) <= clip * (1 + 1e-12)
     torch.testing.assert_close(move, torch.stack(sent).mean(0), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [99, 2_000_000])
+def test_rounding_does_not_make_an_update_longer_than_the_bound(size: int) -> None:
+    for clip in (0.1, 0.3, 0.7):
+        sent = QUIET(clip).send(torch.randn(size), Mock())
+        assert clip * (1 - 2e-6) < sent.double().norm().item() <= clip
 
 
 def test_the_sum_is_divided_by_the_expected_cohort() -> None:
