@@ -27,24 +27,35 @@ Coefficients = Mapping[Place, float | Tensor]
 class Curve:
     """A number that changes monotonically over the rounds. `linear` and others make one.
 
-    Only terms and learning rates can be curves: to calculate with one is an error.
+    Only terms and learning rates can be curves: to calculate with one is an error, but to divide a
+    number by it.
 
     Attributes:
         kind: The name of the function that made it.
         numbers: What describes it, in the order of the text.
+        over: A number that it divides; None for the curve itself.
 
     Example:
         >>> linear(0.0, 1.0, until=4)(3, 100)
         0.75
         >>> parse("exponential(0.8,0.5)"), parse("exponential(0.8,0.5)")(2, 100)
         (exponential(0.8, 0.5), 0.2)
+        >>> (1 / linear(10.0, 20.0))(1, 2)
+        0.06666666666666667
     """
 
     kind: str
     numbers: tuple[float, ...]
+    over: float | None = None
 
     def __call__(self, round: int, rounds: int) -> float:
         """The number in a round, from 0; infinite if it is too large for a float."""
+        number = self._number(round, rounds)
+        if self.over is None:
+            return number
+        return self.over / number if number else inf
+
+    def _number(self, round: int, rounds: int) -> float:
         begin, end, *until = self.numbers
         if self.kind == "exponential":
             try:
@@ -63,7 +74,11 @@ class Curve:
         return self.kind != "exponential" and len(self.numbers) == 2
 
     def __repr__(self) -> str:
-        return f"{self.kind}({', '.join(repr(x).removesuffix('.0') for x in self.numbers)})"
+        text = f"{self.kind}({', '.join(repr(x).removesuffix('.0') for x in self.numbers)})"
+        return text if self.over is None else f"{self.over:g} / {text}"
+
+    def __rtruediv__(self, number: float) -> "Curve":
+        return Curve(self.kind, self.numbers, number) if self.over is None else self._refuse()
 
     def _refuse(self, *_: object) -> NoReturn:
         raise UserError(
@@ -73,7 +88,7 @@ class Curve:
 
     __float__ = __neg__ = __abs__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
-    __truediv__ = __rtruediv__ = __pow__ = __rpow__ = _refuse
+    __truediv__ = __pow__ = __rpow__ = _refuse
     __lt__ = __le__ = __gt__ = __ge__ = _refuse
 
 
