@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal
 
-from fl_lightning.callbacks.bases import Stopping
+from fl_lightning.callbacks.bases import Measure, Stopping
+from fl_lightning.callbacks.scoring import Evaluation
 from fl_lightning.core.constraints import FiniteFloat, NonNegativeFloat, PositiveFloat
 from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Federation, Metrics
@@ -17,7 +18,7 @@ class EarlyStopping(Stopping):
     """Ends a run when a scalar of the rounds has stopped improving, or has reached a target.
 
     Rounds that do not record it do not count. Raises a UserError after `patience` evaluations if
-    no round has recorded it.
+    no round has recorded it, and all measures have been made once.
 
     Args:
         patience: Evaluations without improvement before the run stops.
@@ -46,9 +47,13 @@ class EarlyStopping(Stopping):
     def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
         if self.monitor in federation.last_only:
             return  # a run of more rounds would not have compared it
-        self.evaluations += any(tag.startswith(("test", "val")) for tag in metrics)
+        callbacks = federation.fabric._callbacks
+        scored = (one.scored for one in callbacks if isinstance(one, Evaluation))
+        self.evaluations += federation.round in scored
         if self.monitor not in metrics:
-            if self.best == -inf and self.evaluations >= self.patience:
+            rarest = max((one.every for one in callbacks if isinstance(one, Measure)), default=1)
+            unknown = self.evaluations >= self.patience and federation.round >= rarest
+            if self.best == -inf and unknown:
                 known = ", ".join(sorted(metrics))
                 raise UserError(f"no round has recorded {self.monitor!r}: monitor one of {known}")
             return

@@ -1,5 +1,6 @@
 """Runs that end early: a normal end, with a model, scores and exit code 0."""
 
+from contextlib import nullcontext
 from math import inf, nan
 from types import SimpleNamespace
 from typing import Any
@@ -8,12 +9,13 @@ import jobs
 import pytest
 import torch
 from lightning.fabric import Fabric
-from problems import federation
+from problems import classification, federation
 from refusals import Stops, experiment
 from regressions import all_three, regression
 
 from fl_lightning import Algorithm, Federation
-from fl_lightning.callbacks import EarlyStopping, GrowthStopping
+from fl_lightning.callbacks import ClassAccuracy, EarlyStopping, Evaluation, GrowthStopping
+from fl_lightning.errors import UserError
 
 
 def last_round(callback: Any, tag: str, values: list[float | None]) -> int:
@@ -60,9 +62,22 @@ def test_a_rule_that_has_ended_a_run_begins_anew_with_the_next():
     assert ends == [4, 4]
 
 
-def test_a_scalar_that_no_round_records_is_refused():
-    with pytest.raises(ValueError, match=r"'val/los': .* val/loss"):
-        last_round(EarlyStopping(2, "val/los"), "val/loss", [1] * 5)
+@pytest.mark.parametrize(
+    ("evaluated", "measured", "monitor", "end"),
+    [(2, 1, "my/los", 4), (1, 5, "my/los", 5), (1, 5, "test/clients", 6)],
+)
+def test_a_scalar_that_no_round_records_is_refused(evaluated, measured, monitor, end):
+    """After two evaluations, whatever their name, and when others have measured once."""
+    data = classification().dataset
+    given = ClassAccuracy(data, measured), Evaluation(data, evaluated, name="my")
+    callbacks = [*given, EarlyStopping(2, monitor)]
+    run = federation(
+        Algorithm(), fabric=Fabric(accelerator="cpu", devices=1, callbacks=callbacks), rounds=6
+    )
+    refused = pytest.raises(UserError, match=r"'my/los': .* my/loss") if end < 6 else nullcontext()
+    with refused:
+        run.fit()
+    assert run.round == end
 
 
 @pytest.mark.parametrize(("tau", "ends"), [(0.05, True), (1e-9, False)])
