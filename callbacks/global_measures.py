@@ -163,7 +163,8 @@ class ClientScores(Measure):
         UserError: If no client has test samples of its own.
     """
 
-    _continues = False
+    _continues = False  # whether rows can be added
+    _start = 0  # the last round before this process
 
     def __init__(
         self,
@@ -184,11 +185,12 @@ class ClientScores(Measure):
         self.samples = {k: own[k] for k in range(len(own)) if len(own[k])}
         owner = {k: int(test.domains[index[0]]) for k, index in self.samples.items()}
         self.directions = dict[str, bool]()  # of each scalar, whether larger values are better
+        self._every_before = every
         self.owners = [train.domain_names[k if own_tests else owner[k]] for k in self.samples]
 
     def on_fit_start(self, federation: Federation) -> None:
         """Let the first measure drop the rows that a resumed run writes again."""
-        self._continues = False
+        self._continues, self._start = False, federation.round
 
     def measure(self, federation: Federation) -> Metrics:
         federation.load_global()
@@ -213,6 +215,13 @@ class ClientScores(Measure):
                     logger.log_histogram(f"clients/{name}", values, federation.round)
         return metrics
 
+    def state_dict(self) -> dict[str, Any]:
+        """The interval of the rounds so far, which a resumed run may change."""
+        return {"every": self.every}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._every_before = state["every"]
+
     def _write(self, round: int, names: list[str], table: Tensor) -> None:
         """Add the rows of a round; the first time without what an earlier attempt wrote for it."""
         from pandas import DataFrame, concat, read_csv
@@ -230,8 +239,8 @@ class ClientScores(Measure):
             lines, *_ = self.file.read_bytes().rpartition(b"\n")  # whole ones
             before: Any = read_csv(BytesIO(lines), dtype=str, keep_default_na=False)  # as written
             rounds = before["round"].astype(int)
-            kept = (rounds < round) & (rounds % self.every == 0)
-            rows = concat([before[kept], rows])
+            last_only = (rounds == self._start) & (rounds % self._every_before > 0)
+            rows = concat([before[(rounds <= self._start) & ~last_only], rows])
         with atomic(self.file, "w") as whole:
             rows.to_csv(whole, index=False)
         self._continues = True

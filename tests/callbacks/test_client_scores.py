@@ -32,10 +32,12 @@ def trainer(folder: Path, every: int = 1, **options: Any) -> fl.FederatedTrainer
     return fl.FederatedTrainer(**given)
 
 
-def trained(folder: Path, rounds: int, **options: Any) -> tuple[nn.Module, fl.FederatedTrainer]:
+def trained(
+    folder: Path, rounds: int, every: int = 2, **options: Any
+) -> tuple[nn.Module, fl.FederatedTrainer]:
     torch.manual_seed(0)
     net = nn.Linear(3, 1)
-    fit = trainer(folder, 2, rounds=rounds, lr=0.05, metrics=["mae"], participation=1.0)
+    fit = trainer(folder, every, rounds=rounds, lr=0.05, metrics=["mae"], participation=1.0)
     fit.fit(net, data(), **options)
     return net, fit
 
@@ -69,6 +71,12 @@ def test_a_resumed_run_has_each_row_once(tmp_path):
     trained(tmp_path / "whole", 6)
     resumed, whole = (pd.read_csv(tmp_path / name / "clients.csv") for name in ("run", "whole"))
     pd.testing.assert_frame_equal(resumed, whole)
+
+
+def test_rows_of_another_interval_stay_when_a_run_is_resumed(tmp_path):
+    for rounds, every in ((4, 2), (7, 3), (9, 4)):  # round 7 is measured because it is the last
+        trained(tmp_path, rounds, every, resume=rounds > 4)
+    assert [*pd.read_csv(tmp_path / "clients.csv")["round"].unique()] == [2, 4, 6, 8, 9]
 
 
 def test_rows_are_added_without_reading_those_before(tmp_path):
