@@ -114,7 +114,7 @@ class CohortMeasure(Measure):
         return [client for client in self.cohort if client not in federation.skipped]
 
     def table(self, federation: Federation, width: int) -> Tensor:
-        """The rows of all counted clients, (M, width) float64, from those of all ranks."""
+        """The rows of all counted clients, (M, width) float64, from all ranks."""
         return rows_of_all(federation, self.rows, self.counted(federation), width)
 
 

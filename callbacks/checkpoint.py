@@ -25,7 +25,7 @@ from fl_lightning.runs.run import saved_rounds
 from fl_lightning.runs.scalars import higher_is_better
 
 SPACING = 20
-"""How many times as long as the last checkpoint took the run goes on before the next one."""
+"""The least time between two checkpoints, as a multiple of what the first of them took."""
 
 
 class Checkpoint:
@@ -213,7 +213,7 @@ def _refuse_if(fabric: Fabric, path: Path, damage: Callable[[], str]) -> None:
 def _damage(path: Path) -> str:
     """The damage of a checkpoint file; an empty string if it is whole.
 
-    Errors of the system, such as those of a file server, are raised: they are no damage.
+    Errors of the system, as of a file server, are raised: they are no damage.
     """
     content = BytesIO(path.read_bytes())
     try:

@@ -145,7 +145,7 @@ class TensorBoard(TensorBoardLogger):
         """Write the run's row under HPARAMS, in place of an earlier one.
 
         The description of the table, the first summary of `hparams`, is left out: TensorBoard would
-        show the options of that run only, such as those of its algorithm. Now it shows those of all
+        show the options of that run only, such as its algorithm's. Now it shows the options of all
         runs, and those that differ come first.
         """
         folder, plain = Path(self.log_dir), bool | int | float | str

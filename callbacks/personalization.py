@@ -115,7 +115,7 @@ class PersonalModels:
         return self.own
 
     def _of_rank(self, tuning: FineTuning, epochs: Sequence[int], interruptible: bool) -> Tensor:
-        """A row for each client, 0 for those of other ranks; then a row of 1 if this rank stops."""
+        """A row for each client, 0 for other ranks' clients; then a row of 1 if this rank stops."""
         federation, mine = tuning.federation, tuning.clients_of_rank()
         tests = self.tests(federation)
         size = federation.clients.num_clients + 1, len(epochs)

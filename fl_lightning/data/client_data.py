@@ -41,7 +41,7 @@ class Batches:
         index: (total,) int64, the positions of the samples in the order of training.
         sizes: The size of each batch.
         augment: The augmentation with its random numbers for all of `index`, or None.
-        together: Number of samples to gather at once, in whole batches; at least one batch is.
+        together: Most samples that are gathered at once, in whole batches, at least one.
     """
 
     def __init__(

@@ -129,7 +129,7 @@ class DeviceDataset:
             return replace(self, batches_on=torch.device(device))
 
     def subset(self, index: Tensor | slice) -> "DeviceDataset":
-        """The samples at `index`, (m,) int64, copied; or those of a slice, which are a view."""
+        """The samples at `index`, (m,) int64, copied; or in a slice, as a view."""
         return self._with(lambda t: t[index])
 
     @property

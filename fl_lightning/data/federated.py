@@ -250,7 +250,7 @@ class FederatedData:
             test: A fraction of each client's rows or blocks, or another split.
             validation: As `test`.
             target: As in `FederatedData`.
-            classes: The names of the classes; by default those of a target that is a `ClassLabel`.
+            classes: The names of the classes; by default the names that a `ClassLabel` target has.
             seed: The seed of schemes and fractions.
 
         Raises:

@@ -68,8 +68,8 @@ def own_test_split(
     """The test samples with the owner, or domain, of each client's training samples.
 
     Returns:
-        A client with training samples of several owners has none. None if owners are not known, or
-        no client has test samples.
+        The test samples of each client, none of a client with training samples of several owners.
+        None if owners are not known, or no client has test samples.
     """
     if train.domains is None or test.domains is None:
         return None

@@ -27,7 +27,7 @@ UNIMPLEMENTED = {
     for package in ("lightning.pytorch", "pytorch_lightning")
     for part in ("hooks", "module")
 }
-"""Where steps, loaders and hooks are defined that a module of Lightning does not have."""
+"""The modules of Lightning that define steps, loaders and hooks for users to override."""
 
 OF_BATCHES = "on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"
 """Hooks of a data module that change a Trainer's batches."""
@@ -68,7 +68,7 @@ def read_hub(
 ) -> tuple[dict[str, Any], Any, tuple[str, ...]]:
     """Rows of a data set as `FederatedData.from_huggingface` makes them; messages call it `name`.
 
-    Without `clients` blocks are nobody's.
+    Without `clients` one client has all blocks of tokens.
 
     Returns:
         The rows; their owners, as `FederatedData` takes them; and the clients' names if the owners

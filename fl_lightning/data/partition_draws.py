@@ -141,7 +141,7 @@ def draw_classes(log_prior: Tensor, left: Tensor, clients: Tensor, g: torch.Gene
     logits = log_prior.masked_fill(left == 0, -torch.inf)
     lost = logits.isinf().all(1, keepdim=True)
     cumulative = logits.where(~lost, left.double().log()).softmax(1).cumsum(1)
-    # the last is then exactly 1, and so are those of empty classes at the end
+    # the last is then exactly 1, as are the sums at empty classes at the end
     cumulative /= cumulative[:, -1:].clone()
     # All priors in one sorted line, client i between i and i + 1. A float32 draw below 1 stays
     # below i + 1 in float64. A class without weight has no length: it is never drawn.

@@ -202,7 +202,7 @@ def columns(rows: Any, name: str) -> list[tuple[str, Tensor]]:
 
 
 def check_alike(rows: Rows, name: str, train: Rows) -> None:
-    """Raise a UserError unless the rows are like those of training but in number."""
+    """Raise a UserError unless the rows are like the training rows, in any number."""
     kinds, wanted = (
         [(path, t.dtype, t.shape[1:]) for path, t in columns(r, "")] for r in (rows, train)
     )

@@ -235,7 +235,7 @@ def shards(
     Args:
         per_client: Number of shards per client.
         by_class: Cut every class into equally many shards: no shard mixes classes, and a client's
-            size depends on those of its classes.
+            size depends on the sizes of its classes.
     """
     y, num = check_labels(y, clients), clients * per_client
     if num > len(y):

@@ -184,7 +184,7 @@ def _mapped(read: Iterator[np.ndarray]) -> Tensor:
 
 
 def _joined(parts: list[Any]) -> "Series[Any]":
-    """One column of those of the chunks."""
+    """The columns of the chunks as one."""
     if len(parts) == 1:
         return parts[0]
     categorical = [isinstance(part.dtype, CategoricalDtype) for part in parts]

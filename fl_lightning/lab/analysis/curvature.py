@@ -176,7 +176,7 @@ def surface(
 
     Args:
         loss: The mean loss.
-        axes: Two directions, such as those of `hessian_axes`; None is `filter_normalized_axes`.
+        axes: Two directions, such as `hessian_axes`; None is `filter_normalized_axes`.
         points: Points along each axis, at least two.
         span: Half the length of an axis, in lengths of its direction.
     """

@@ -46,7 +46,7 @@ class TableOptions:
 
     Args:
         table: A preset, or a YAML file.
-        seeds: Seeds of each cell; none for those of the table.
+        seeds: Seeds of each cell; none for the table's.
         methods: Rows by label or pattern, or further algorithms.
         columns: Columns by label or pattern, such as 'CIFAR-10*'.
         sweep: A column for each value, as OPTION=VALUE,...; several give all combinations.
@@ -194,7 +194,7 @@ def _commands(jobs: Sequence[Job], recipe: str) -> str:
 
 
 def parse(argv: Sequence[str]) -> tuple[TableOptions, list[str]]:
-    """The options of the command, and those of the runs.
+    """The options of the command, and the options of the runs.
 
     Raises:
         UserError: If an option of the command is wrong, or one of the runs is set by the table.

@@ -62,7 +62,7 @@ def load(folders: str | Path | Iterable[str | Path]) -> DataFrame:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Runs in rows and columns; those of one cell differ in their seed alone.
+    """Runs in rows and columns; the runs of a cell differ in their seed alone.
 
     Attributes:
         runs: The runs.
@@ -99,7 +99,7 @@ class Comparison:
         return Categorical(names, names[order.index].unique())
 
     def table(self, scores: Sequence[Score | str] = ("last",), **options: Any) -> Table:
-        """The scores of the runs; `options` are those of `grid`."""
+        """The scores of the runs; `options` are arguments of `grid`."""
         table = grid(self.runs, self.row_names, self.column_names, scores, **options)
         return replace(table, notes=[*self.notes, *table.notes])
 
@@ -122,8 +122,8 @@ def compare(
     """Lay runs out in rows and columns.
 
     The runs of a cell differ in their seed alone: any other option in which they differ becomes
-    part of the row. So does an option that varies, but not within a row, unless it is the digest of
-    the user's code, which the names of methods stand for.
+    part of the row. An option that has one value in each row, but not the same in all, does so,
+    too, but for the digest of the user's code, which the name of the method stands for.
 
     Args:
         runs: The runs.
@@ -221,7 +221,7 @@ def _shortened(callbacks: Sequence[Sequence[str]]) -> list[list[str]]:
 
 
 def _asked(names: Sequence[str], options: DataFrame) -> list[str]:
-    """The varying options that these names ask for, but for those that follow from earlier ones."""
+    """The varying options of these names, without those that the earlier ones determine."""
     shown = list[str]()
     for name in names:
         if name == "seed":
@@ -240,7 +240,7 @@ def _asked(names: Sequence[str], options: DataFrame) -> list[str]:
 
 
 def _varying(options: DataFrame) -> list[str]:
-    """The options with several values. Those of a component differ among runs that have it."""
+    """The options with several values, among the runs with a component if they are of one."""
     varying = []
     for option in map(str, options):
         component, dot, _ = option.partition(".")

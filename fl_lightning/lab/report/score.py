@@ -46,8 +46,8 @@ class Score:
         higher_is_better: None if neither is.
         spread: What the deviation within a run is over, `rounds` or `clients`; empty for none.
         to_target: Whether it counts what a run spent until it reached a target.
-        needs: The option, and what its value contains, without which no run records it, such as
-            `callback gradients`; empty for none.
+        needs: The option with which runs record it, and a part of its value, such as `callback
+            gradients`; empty for none.
         significant: Whether the largest value is shown with two significant digits at least.
     """
 
@@ -173,7 +173,7 @@ def personal(epochs: NonNegativeFloat | None = None) -> Score:
 
 @checked
 def worst_clients(percent: Percent = 10) -> Score:
-    """Mean test accuracy of the worst fine-tuned models: those of `percent` % of the clients."""
+    """Mean test accuracy of the worst fine-tuned models, of `percent` % of the clients."""
 
     def of(run: Run) -> Result:
         accuracies = _clients(run, None)

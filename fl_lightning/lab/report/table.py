@@ -118,7 +118,7 @@ class Table:
         return [[*map(clean, self.text)], *rows]
 
     def _styles(self, styles: Mapping[str, str]) -> DataFrame:
-        """The style of each cell by its mark; that of a cell without a mark is under ""."""
+        """The style of each cell by its mark; a cell without a mark has the style under ""."""
         text = self.text
         marks = self.marks.reindex(index=text.index, columns=text.columns, fill_value="")
         return marks.map(styles.__getitem__)

@@ -20,7 +20,7 @@ Stack = Sequence[Job]
 
 
 REFUSALS = ProgramError, ModelError, TermError
-"""What keeps runs from training as one program, and often none from training alone."""
+"""Errors of runs that train as one program; most of these runs can train alone."""
 
 
 def unfinished(stack: Stack) -> list[Job]:
