@@ -135,6 +135,7 @@ class Checkpoint:
             mine = {
                 "kept": self.kept,
                 "best": self.best,
+                "monitor": self.monitor,
                 "last_only": sorted(federation.last_only),
                 "callbacks": self._states(),
                 "config": dict(self.config or {}),
@@ -178,7 +179,8 @@ class Checkpoint:
                 raise UserError(f"the resumed run had a callback {kind} with a state: add it again")
         for gone in set(state["kept"]).difference(names):
             federation.store.release(gone)
-        self.kept, self.best = names, state["best"]
+        same = state.get("monitor", self.monitor) == self.monitor
+        self.kept, self.best = names, state["best"] if same else -inf
         self.last_only = frozenset(state["last_only"])
 
     def _states(self) -> dict[str, Any]:

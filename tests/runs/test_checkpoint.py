@@ -265,6 +265,15 @@ def test_a_resumed_run_knows_the_best_and_which_rows_are_kept(tmp_path):
     assert state["best"] == 0.9
 
 
+def test_a_resumed_run_with_another_monitor_has_a_new_best(tmp_path):
+    run(tmp_path, resume=False, rounds=4)
+    run(tmp_path, rounds=5, monitor="train/loss")
+    best, last = (
+        torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("best", "model")
+    )
+    assert all(best[name].equal(last[name]) for name in last)
+
+
 def test_rows_of_a_deleted_checkpoint_are_released(tmp_path):
     run(tmp_path, resume=False, rounds=4, keep=2)
     (tmp_path / "checkpoints" / "round-3.ckpt").unlink()

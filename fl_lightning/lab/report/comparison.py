@@ -180,8 +180,8 @@ def _distinct(runs: Sequence[Run], labels: Mapping[str, str]) -> tuple[list[Run]
 
 def _agree(run: Run, other: Run) -> bool:
     """Whether two runs have the same first score in the rounds recorded by both."""
-    mine, theirs = _scores(run), _scores(other)
-    return all(mine[k] == theirs[k] for k in mine.keys() & theirs.keys())
+    both = DataFrame({"run": _scores(run), "other": _scores(other)}).dropna()
+    return both["run"].equals(both["other"])
 
 
 def _scores(run: Run) -> Mapping[int, float]:

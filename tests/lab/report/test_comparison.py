@@ -1,6 +1,7 @@
 """Rows and columns of a comparison."""
 
 from itertools import product
+from math import nan
 from typing import Any
 
 import pytest
@@ -107,9 +108,9 @@ def test_what_differs_from_column_to_column_alone_is_noted(tmp_path):
 
 
 def test_what_is_left_out_or_unfinished_is_noted(tmp_path):
-    run(tmp_path / "a", [0.5, 0.5], rounds=9)
-    run(tmp_path / "b", [0.5, 0.5, 0.8], rounds=9)
-    run(tmp_path / "c", [0.5, 0.6], rounds=9)
+    run(tmp_path / "a", [0.5, nan], rounds=9)
+    run(tmp_path / "b", [0.5, nan, 0.8], rounds=9)
+    run(tmp_path / "c", [0.4, nan], rounds=9)
     run(tmp_path / "d", [None, None], seed=1, rounds=9)
     comparison = compared(tmp_path)
     assert [r.path.name for r in comparison.runs] == ["b"]
