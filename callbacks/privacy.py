@@ -70,7 +70,7 @@ class PrivacyAccountant:
         history = [(noise, rate, count) for noise, count in rounds.items()]  # one by one is slow
         spent = epsilon(history, last.delta, last.accountant)
         return (
-            f"privacy of clients: epsilon {spent:.3g} after {federation.rounds:,} rounds, at delta "
+            f"privacy of clients: epsilon {spent:.3g} after round {federation.rounds:,}, at delta "
             f"{last.delta:g}"
         )
 

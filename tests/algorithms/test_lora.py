@@ -150,11 +150,12 @@ def test_fedsa_keeps_each_clients_b() -> None:
     assert len(rows(run, "w_i").unique(dim=0)) == 6
 
 
-def test_hetlora_of_equal_ranks_is_fedavg_of_adapters() -> None:
+def test_hetlora_of_equal_ranks_is_fedit() -> None:
     of_ranks = partial(algorithms.hetlora, by_norm=False)
+    fedit = algorithms.fedit().replace(weight=of_ranks().weight)
     equal, expected, unequal = (
         round_after_round(adapted_federation(hard(algorithm)), 3)
-        for algorithm in (of_ranks((RANK, RANK + 4)), Algorithm(), of_ranks((RANK, 1)))
+        for algorithm in (of_ranks((RANK, RANK + 4)), fedit, of_ranks((RANK, 1)))
     )
     torch.testing.assert_close(equal.w, expected.w, rtol=0, atol=1e-12)
     assert (unequal.w - expected.w).abs().max() > 1e-6

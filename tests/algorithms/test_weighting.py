@@ -11,7 +11,7 @@ from problems import close, federation, round_after_round, server, vec
 from regressions import INPUTS, TARGETS, all_three, regression
 
 from fl_lightning import Algorithm, algorithms
-from fl_lightning.core.weighting import Cohort, Disco
+from fl_lightning.core.weighting import Cohort, Disco, uniform
 from fl_lightning.terms.fairness import on_simplex
 
 
@@ -150,6 +150,11 @@ def test_afls_weights_stay_on_the_simplex(step: float) -> None:
         assert weights.min() >= 0
         assert float(weights.sum()) == pytest.approx(1, abs=1e-12)
         assert run.w.isfinite().all()
+
+
+@pytest.mark.parametrize("fair", [C.qffl(0.0), C.qfedavg(0.0), C.afl(0.0)])
+def test_no_fairness_is_fedavg_bit_for_bit(fair: Algorithm) -> None:
+    assert after(fair, 5).w.equal(after(C.fedavg().replace(weight=uniform), 5).w)
 
 
 def test_fairness_lowers_the_largest_loss() -> None:

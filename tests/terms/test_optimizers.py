@@ -93,6 +93,7 @@ def test_newton_and_schulz_scale_an_orthogonal_matrix_and_bring_singular_values_
     for Z in (Q, Q.T):
         O = newton_schulz(Z, 1)
         torch.testing.assert_close(O / O.norm(), Z / Z.norm())
+        torch.testing.assert_close(polar(Z), Z)
     for Z in (matrix(20, 30), matrix(30, 20), matrix(30, 20).view(30, 5, 2, 2)):
         O = newton_schulz(Z)
         assert O.shape == Z.shape
