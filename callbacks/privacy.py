@@ -167,13 +167,13 @@ def _leak(term: Term, before: bool, message: Any, update_reads: set[str]) -> str
     `before` is whether the term stands before the mechanism.
     """
     if overrides(term, "send") and not before:
-        return "changes what is sent after it was clipped: place it before the mechanism"
+        return "changes what is sent after it was clipped: leave it out, or place it first"
     if "measure" in term.roles:
         return ""
     if tree_leaves(message):
         return "sends a message besides the update, without noise: choose another method"
     if overrides(term, "update") and before:
-        return "sees the update before the noise: place it after the mechanism"
+        return "sees the update before the noise: leave it out, or place it last"
     if "participation" in update_reads:
         return "uses the size of the cohort, without noise: choose another method"
     return ""
