@@ -68,6 +68,7 @@ def methods(files: Files) -> set[str]:
     return {name for file in files for read in read_chain(file) for name in read.get("methods", ())}
 
 
+@cache
 def resolve(files: Files, *arguments: str) -> Experiment:
     """What the recipe would run."""
     return experiment_of(RECIPE, [w for f in files for w in ("--config", f)] + [*arguments])
