@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from executors import STACKED, TRACED, Waiting
+from executors import BRANCHES, ROWS, STACKED, TRACED, Waiting
 from lightning.fabric import Fabric
 from lightning_modules import Lit, data, distance, rows, trainer
 from problems import (
@@ -27,15 +27,11 @@ from torch.optim import SGD, AdamW
 from fl_lightning import Algorithm, CropFlip, Federation, SequentialExecutor
 from fl_lightning.callbacks import Evaluation, Personalization, PersonalModels
 from fl_lightning.callbacks.scoring import forward_batch
-from fl_lightning.executors import GraphExecutor
 
 DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-GRAPHS = {
-    "branches": partial(GraphExecutor, width=3, stacked=False),
-    "stacked graphs": partial(GraphExecutor, width=3, stacked=True),
-}
+GRAPHS = {"branches": BRANCHES, "stacked graphs": ROWS}
 EAGER = {"sequential": SequentialExecutor, "stacked": STACKED, **GRAPHS}
 COMPILED = {
     "compiled": TRACED,

@@ -15,6 +15,7 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Callable
+from importlib import import_module
 from inspect import signature
 from pathlib import Path
 
@@ -44,7 +45,14 @@ LAUNCHING |= {"--main-address", "--main-port"}
 EXTRAS = {"lora.md": "peft"}
 """Packages of extras without which a page's blocks are skipped."""
 
-STAND_INS = {"mnist": (1, 28, 10), "cifar10": (3, 32, 10), "cifar100": (3, 32, 100)}
+STAND_INS = {"mnist": (1, 16, 10), "cifar10": (3, 16, 10), "cifar100": (3, 16, 100)}
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Imports a script of docs/, which import each other."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    return import_module
 
 
 def blocks(page: Path) -> list[tuple[str, str, str]]:
@@ -194,10 +202,8 @@ def test_ci_runs_the_make_targets_of_the_readme():
     assert {"demo", "test"} <= {word for command in commands for word in command.split()}
 
 
-def test_the_pages_of_the_methods_show_their_options_and_terms(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "docs")
-    import method_pages
-
+def test_the_pages_of_the_methods_show_their_options_and_terms(script):
+    method_pages = script("method_pages")
     index = method_pages.index()
     for name, make in ALGORITHMS.items():
         page = method_pages.page(name)
@@ -209,26 +215,18 @@ def test_the_pages_of_the_methods_show_their_options_and_terms(monkeypatch):
             assert all(cell.strip() for cell in row.split("|")[1:-1]), f"an empty cell: {row}"
 
 
-def test_the_home_pages_count_the_methods_that_replay_recordings(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "docs")
-    from evidence import recordings
-
-    count = sum(map(bool, recordings().values()))
+def test_the_home_pages_count_the_methods_that_replay_recordings(script):
+    count = sum(map(bool, script("evidence").recordings().values()))
     for page in ("README.md", "docs/index.md"):
         assert f" {count} methods equal released code" in (ROOT / page).read_text()
 
 
-def test_the_readme_cites_as_the_site_does(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "docs")
-    import citations
-
-    assert citations.page().split("```")[1] in (ROOT / "README.md").read_text()
+def test_the_readme_cites_as_the_site_does(script):
+    assert script("citations").page().split("```")[1] in (ROOT / "README.md").read_text()
 
 
-def test_each_method_has_a_formula_that_renders(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "docs")
-    import formulas
-
+def test_each_method_has_a_formula_that_renders(script):
+    formulas = script("formulas")
     texts = {name: formulas.of_method(make) for name, make in ALGORITHMS.items()}
     for name, text in texts.items():
         labels = [label for label, _ in formulas.rows(text)]
@@ -239,10 +237,8 @@ def test_each_method_has_a_formula_that_renders(monkeypatch):
         assert "\\" not in formulas.html(text), f"unknown LaTeX: {name}"
 
 
-def test_the_pages_of_the_papers_show_their_tables(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "docs")
-    import paper_pages
-
+def test_the_pages_of_the_papers_show_their_tables(script):
+    paper_pages = script("paper_pages")
     pages, presets = paper_pages.pages(), ROOT / "recipes" / "presets"
     tables = [file for file in presets.rglob("*.yaml") if "\npublished:" in file.read_text()]
     assert tables

@@ -168,12 +168,3 @@ def test_a_run_whose_output_nobody_reads_ends_as_by_sigpipe(tmp_path, monkeypatc
         monkeypatch.setattr(sys, "stdout", closed)
         with pytest.raises(SystemExit, match="141"):
             experiment(tmp_path / "run", rounds=1).run()
-
-
-def test_resuming_equals_never_stopping(finished, tmp_path, capsys):
-    folder = tmp_path / "stopped"
-    experiment(folder, "--rounds", "2").run()
-    experiment(folder, "--resume", "--rounds", "4").run()
-    assert jobs.results(folder) == jobs.results(finished)
-    experiment(folder, "--resume").run()
-    assert "nothing is left to train after 4 rounds: raise --rounds" in capsys.readouterr().out

@@ -23,7 +23,6 @@ from fl_lightning.cli.recipes import run_recipe
 from fl_lightning.lab.commands import table
 from fl_lightning.lab.sweep import plan
 from fl_lightning.lab.sweep.plan import Cell, Job
-from fl_lightning.lab.sweep.table_file import TableFile
 from fl_lightning.runs import code
 
 README = (ROOT / "recipes/presets/README.md").read_text()
@@ -43,13 +42,13 @@ def items() -> list[Any]:
 
 
 def few_cells(
-    read: Sequence[str], cells: Callable[[TableFile], Iterator[Any]], whole: TableFile
+    read: Sequence[str], cells: Callable[..., Iterator[Any]], *given: Any
 ) -> list[tuple[Cell, list[str]]]:
     """Some of a table's cells that later commands read, and all that they name; or its first one.
 
     `test_presets.py` shows that the others are runs.
     """
-    by_folder = {folder_of(cell): (cell, line) for cell, line in cells(whole)}
+    by_folder = {folder_of(cell): (cell, line) for cell, line in cells(*given)}
     patterns = [Path(word).name for word in read]
     later = [name for name in by_folder if any(fnmatchcase(name, p) for p in patterns)]
     some = later[:: len(later) // 3 | 1]  # an odd stride is not always at the same row

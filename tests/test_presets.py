@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from locations import ROOT
-from small_papers import CLASSES, DOMAINS
+from small_papers import dataset
 
-from fl_lightning import Algorithm, DeviceDataset
+from fl_lightning import Algorithm
 from fl_lightning.cli.config_files import read_chain
 from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.experiment import Experiment
@@ -68,6 +68,7 @@ def methods(files: Files) -> set[str]:
     return {name for file in files for read in read_chain(file) for name in read.get("methods", ())}
 
 
+@cache
 def resolve(files: Files, *arguments: str) -> Experiment:
     """What the recipe would run."""
     return experiment_of(RECIPE, [w for f in files for w in ("--config", f)] + [*arguments])
@@ -75,14 +76,8 @@ def resolve(files: Files, *arguments: str) -> Experiment:
 
 def check_split(experiment: Experiment) -> None:
     """All clients get something of a data set with as many classes and domains."""
-    name, samples = experiment.chosen["data"].name, 30 * max(100, experiment.options.clients)
-    classes, domains = CLASSES.get(name, 10), DOMAINS.get(name)
-    given: dict[str, Any] = {"classes": tuple(map(str, range(classes)))}
-    if domains:
-        given["domains"] = torch.arange(samples) % domains
-        given["domain_names"] = tuple(map(str, range(domains)))
-    data = DeviceDataset(torch.zeros(samples, 1), torch.arange(samples) % classes, **given)
-    partition = experiment.split(data)
+    samples = 30 * max(100, experiment.options.clients)
+    partition = experiment.split(dataset(experiment.chosen["data"].name, torch.zeros(samples, 1)))
     assert len(partition) == experiment.options.clients
     assert partition.sizes.min() > 0
 

@@ -75,7 +75,8 @@ def check_declaration(term: Term) -> None:
                 f"{name}.{hook} cannot be called with ({given}): write def {hook}(self, {given})"
             ) from None
     coefficients = {field.name for field in fields(term)} if is_dataclass(term) else set[str]()
-    for own in sorted(set(dir(type(term))) - set(dir(Term)) - coefficients):
+    others = sorted(set(dir(type(term))) - set(dir(Term)) - coefficients)
+    for own in (name for name in others if not name.startswith("_")):
         near = get_close_matches(own, HOOKS, n=1, cutoff=0.8)
         if near and isroutine(getattr(type(term), own)):
             raise TermError(

@@ -182,34 +182,31 @@ def test_one_method_is_another(
     assert_same_unless(make(**coefficients), special, make(), tolerance=1e-10)
 
 
+EQUALLY_LARGE: dict[str, Any] = {"clients": classification((10,) * 6)}
+EVERYBODY: dict[str, Any] = {"sampler": lambda *_: [*range(4)]}
+TOGA_ADMM, TOGA_DYN = (modifiers.toga().to(method(0.1)) for method in (C.fedadmm, C.feddyn))
+"""With a term whose messages are made of a client's model."""
+
+
 @pytest.mark.parametrize(
-    ("made", "special", "different"),
+    ("made", "special", "where"),
     [
-        (C.feddisco(a=0.0, b=0.0, alpha=0.05), C.feddyn(alpha=0.05), C.feddisco(alpha=0.05)),
-        (C.fednova(), AVG, C.fednova("own")),
+        (C.feddisco(a=0.0, b=0.0, alpha=0.05), C.feddyn(alpha=0.05), EQUALLY_LARGE),
+        (C.fednova(), AVG, EQUALLY_LARGE),
+        (C.fedlesam(0.3), C.fedlesam(0.3, "last_round"), EVERYBODY),
+        (C.fedadmm(0.1), C.feddyn(0.1), EVERYBODY),
+        (TOGA_ADMM, TOGA_DYN, EVERYBODY),
+        (C.fedvarp(), UNIFORM, EVERYBODY),
     ],
-    ids=["feddisco", "fednova"],
+    ids=["feddisco", "fednova", "fedlesam", "fedadmm", "fedadmm, toga", "fedvarp"],
 )
-def test_a_method_is_another_only_where_clients_are_equally_large(
-    made: Algorithm, special: Algorithm, different: Algorithm
+def test_a_method_is_another_only_where_clients_are_equally_large_or_all_take_part(
+    made: Algorithm, special: Algorithm, where: dict[str, Any]
 ) -> None:
     """With momentum, under which the clients' paths count."""
-    assert_same_unless(made, special, different, clients=classification((10,) * 6))
-    assert distances(*(trained(hard(a)) for a in (made, special)))["model"] > 1e-6
-
-
-def test_fedlesams_last_active_model_is_the_last_rounds_if_everybody_takes_part() -> None:
-    own, common = (C.fedlesam(0.3, reference) for reference in ("last_active", "last_round"))
-    assert_same_unless(own, common, UNIFORM, sampler=lambda *_: [*range(4)])
-    assert (trained(hard(own)).w - trained(hard(common)).w).abs().max() > 1e-6
-
-
-@pytest.mark.parametrize("perturb", [modifiers.unchanged(), modifiers.toga()], ids=["", "toga"])
-def test_fedadmm_is_feddyn_if_everybody_takes_part(perturb: Any) -> None:
-    """Also to a term whose messages are made of a client's model."""
-    admm, dyn = (perturb.to(method(0.1)) for method in (C.fedadmm, C.feddyn))
-    assert_same_unless(admm, dyn, UNIFORM, sampler=lambda *_: [*range(4)])
-    assert (trained(hard(admm)).w - trained(hard(dyn)).w).abs().max() > 1e-6
+    assert_same_unless(made, special, C.fedavgm(), **where)
+    one, other = (trained(hard(method)).w for method in (made, special))
+    assert (one - other).abs().max() > 1e-6
 
 
 def test_fedswas_rate_is_steady_where_it_ends_as_it_begins() -> None:

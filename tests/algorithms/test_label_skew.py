@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
+from functools import cache
 
 import pytest
 import ragged_problem as ragged
@@ -59,6 +60,7 @@ def calibrated(z: Tensor, scores: Tensor, y: Tensor, counts: Tensor) -> Tensor:
     return F.cross_entropy(scores[:, held] - margins, place)
 
 
+@cache
 def by_hand(loss: Loss) -> list[Tensor]:
     counts = [y.bincount(minlength=5).double() for y in ragged.Y.split(SIZES)]
     model, path = ragged.network(), []

@@ -32,6 +32,12 @@ C = algorithms
 UNIFORM = Algorithm()
 
 
+def plainly(*methods: Algorithm, **options: Any) -> list[Federation]:
+    """Runs of plain SGD without dropout, whose masks would differ."""
+    given = {"decays": False, **options}
+    return [trained(made, module=classifier(norm=False, dropout=0.0), **given) for made in methods]
+
+
 @on_eager_executors
 def test_of_local_only_clients_the_global_model_never_moves_and_each_is_as_if_alone(
     executor: Any,
@@ -178,12 +184,7 @@ def test_fedrep_trains_the_head_first_and_the_body_then() -> None:
 
 
 def test_dittos_common_model_is_fedavgs_and_without_a_pull_its_own_ones_are_alone() -> None:
-    """Of plain SGD without dropout, whose masks would differ."""
-    options = {"module": classifier(norm=False, dropout=0.0), "decays": False}
-    free, pulled, fedavg, alone = (
-        trained(algorithm, **deepcopy(options))
-        for algorithm in (C.ditto(0.0), C.ditto(1.0), UNIFORM, C.local_only())
-    )
+    free, pulled, fedavg, alone = plainly(C.ditto(0.0), C.ditto(1.0), UNIFORM, C.local_only())
     assert free.w.equal(fedavg.w)
     assert pulled.w.equal(fedavg.w)
     torch.testing.assert_close(rows(free, "v_i"), rows(alone, "w_i"), rtol=0, atol=1e-12)
@@ -204,12 +205,8 @@ def test_dittos_pull_by_hand() -> None:
 
 
 def test_apfls_common_model_is_fedavgs_and_its_own_ones_range_from_it_to_the_lonely() -> None:
-    """Of plain SGD without dropout, whose masks would differ."""
-    options = {"module": classifier(norm=False, dropout=0.0), "decays": False}
-    none, half, whole, fedavg, alone = (
-        trained(algorithm, **deepcopy(options))
-        for algorithm in (C.apfl(0.0), C.apfl(0.5), C.apfl(1.0), UNIFORM, C.local_only())
-    )
+    mixed = (C.apfl(alpha) for alpha in (0.0, 0.5, 1.0))
+    none, half, whole, fedavg, alone = plainly(*mixed, UNIFORM, C.local_only())
     for run in (none, half, whole):
         assert run.w.equal(fedavg.w)
     assert personal_model(none, 0)[0].equal(fedavg.w.detach())
@@ -221,12 +218,9 @@ def test_apfls_common_model_is_fedavgs_and_its_own_ones_range_from_it_to_the_lon
 
 def test_pfedme_without_a_pull_moves_nothing_common_and_adapts_the_received_model() -> None:
     """A client's own model is its last visit's; a client that never came has the common one."""
-    options = {"module": classifier(norm=False, dropout=0.0), "decays": False, "rounds": 1}
     local = partial(torch.optim.SGD, lr=0.09)
     free, alone = C.pfedme(lam=0.0, inner_steps=1), C.local_only().replace(local=local)
-    free, pulled, alone = (
-        trained(algorithm, **deepcopy(options)) for algorithm in (free, C.pfedme(), alone)
-    )
+    free, pulled, alone = plainly(free, C.pfedme(), alone, rounds=1)
     assert free.w.equal(free.server.initial_w)
     assert (pulled.w - free.w).abs().max() > 1e-3
     for client in COHORTS[0]:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import ragged_problem as ragged
 import torch
-from executors import STACKED
-from problems import round_after_round
+from problems import EXECUTORS, round_after_round
 from ragged_problem import COHORTS, START, batches, loss, scores
 from torch import Tensor
 from torch.func import grad
@@ -19,8 +18,6 @@ from torch.nn.functional import kl_div, log_softmax, softmax
 from fl_lightning import Algorithm, algorithms
 
 LR = 0.1
-EXECUTORS = pytest.mark.parametrize("executor", [{}, {"executor": STACKED}], ids=["one", "stacked"])
-
 Models = Iterator[Tensor]
 
 
@@ -53,8 +50,8 @@ def mimelite(beta: float) -> Models:
 
 
 @EXECUTORS
-def test_mimelite(executor: dict[str, Any]) -> None:
-    assert_path(algorithms.mimelite(0.7), mimelite(0.7), **executor)
+def test_mimelite(executor: Any) -> None:
+    assert_path(algorithms.mimelite(0.7), mimelite(0.7), executor=executor)
 
 
 def adabest(mu: float, beta: float) -> Models:
@@ -81,8 +78,8 @@ def adabest(mu: float, beta: float) -> Models:
 
 
 @EXECUTORS
-def test_adabest(executor: dict[str, Any]) -> None:
-    assert_path(algorithms.adabest(0.3, 0.6), adabest(0.3, 0.6), **executor)
+def test_adabest(executor: Any) -> None:
+    assert_path(algorithms.adabest(0.3, 0.6), adabest(0.3, 0.6), executor=executor)
 
 
 def fedgkd(gamma: float, buffer: int, tau: float) -> Models:
@@ -111,5 +108,6 @@ def from_teacher(u: Tensor, teacher: Tensor, tau: float, x: Tensor, y: Tensor) -
 
 @EXECUTORS
 @pytest.mark.parametrize("models", [1, 3])
-def test_fedgkd(models: int, executor: dict[str, Any]) -> None:
-    assert_path(algorithms.fedgkd(0.8, models, 2.0), fedgkd(0.8, models, 2.0), **executor)
+def test_fedgkd(models: int, executor: Any) -> None:
+    expected = fedgkd(0.8, models, 2.0)
+    assert_path(algorithms.fedgkd(0.8, models, 2.0), expected, executor=executor)

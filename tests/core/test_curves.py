@@ -101,8 +101,9 @@ WITH_CURVES = {
     "fedtoga": algorithms.fedtoga(rho=linear(0.01, 0.1), beta=cosine(0.8, 0.1, 2), lam=0.1),
     "nested": Algorithm(SOL(Distill(tau=linear(1, 3)), linear(2, 1), None, still=False)),
     "wrapped": Algorithm(Neighbor(SAM(exponential(0.1, 0.5)))),
-    "server": algorithms.fedadam(tau=linear(1e-3, 1e-2), beta1=linear(0.9, 0.5)),
-    "start": algorithms.fedinit(beta=linear(0.1, 0.3)),
+    "start and server": algorithms.fedinit(beta=linear(0.1, 0.3)).with_outer_terms(
+        AdaptiveServer(tau=linear(1e-3, 1e-2), beta1=linear(0.9, 0.5))
+    ),
 }
 
 
@@ -121,7 +122,7 @@ def test_the_numbers_are_those_of_the_round(executor: Any, traces: list[Any]) ->
     """Of three rounds; a run in which each round has another constant computes the same."""
     curve = linear(0.3, 0.0)
     scheduled = federation(Algorithm(Proximal(curve)), executor=executor)
-    by_hand = federation(Algorithm(Proximal(1.0)), executor=executor)
+    by_hand = federation(Algorithm(Proximal(1.0)))
     for t in range(3):
         by_hand.server.scheduled = by_hand.server.scheduled.replace(terms=[Proximal(curve(t, 3))])
         by_hand.train_round()

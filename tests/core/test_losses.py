@@ -170,11 +170,10 @@ class Weighed(Term):
 @on_all_executors
 def test_the_oracle_returns_the_loss_whose_gradient_it_takes(executor):
     # Dropout's masks included; BatchNorm's statistics and the training loss are as if nobody
-    # had asked.
+    # had asked one client after another.
     weighed = Weighed(lambda oracle, w: 0 * oracle.loss(2 * w) + oracle.loss(w))
-    run, plain = (
-        federation(hard(Algorithm(*terms)), executor=executor) for terms in ([weighed], [])
-    )
+    plain = federation(hard(Algorithm()))
+    run = federation(hard(Algorithm(weighed)), executor=executor)
     metrics = run.train_round()
     loss = plain.train_round()["train/loss"]
     assert loss > 0.1
@@ -187,14 +186,10 @@ def test_the_oracle_returns_the_loss_whose_gradient_it_takes(executor):
 
 @on_all_executors
 def test_where_no_gradient_is_asked_for_a_loss_is_the_training_loss_and_moves_statistics(executor):
-    still = (
-        lambda self, oracle, w, v: 0 * oracle(w),
-        lambda self, oracle, w, v: 0 * (oracle.loss(w) - oracle.loss(2 * w)) * w,
-    )
-    by_gradient, by_loss = (
-        federation(hard(Algorithm(term(gradient=gradient))), executor=executor)
-        for gradient in still
-    )
+    still = term(gradient=lambda self, oracle, w, v: 0 * oracle(w))
+    asks = term(gradient=lambda self, oracle, w, v: 0 * (oracle.loss(w) - oracle.loss(2 * w)) * w)
+    by_gradient = federation(hard(Algorithm(still)))
+    by_loss = federation(hard(Algorithm(asks)), executor=executor)
     loss = by_gradient.train_round()["train/loss"]
     assert by_loss.train_round()["train/loss"] == pytest.approx(loss, abs=1e-12)
     assert_agree(by_gradient, by_loss)

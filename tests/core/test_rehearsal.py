@@ -170,6 +170,11 @@ def test_a_declaration_that_cannot_be_meant_is_refused(mistake):
         federation(Algorithm(term("Mistaken", **declared)))
 
 
+def test_a_method_may_be_like_a_hook_after_an_underscore():
+    """As the refusal of a misspelt hook advises."""
+    federation(Algorithm(term(_gradiant=in_gradient(lambda g, v: -g))))
+
+
 def test_a_term_may_not_change_itself():
     @dataclass
     class Shrinking(Term):

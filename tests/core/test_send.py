@@ -9,11 +9,9 @@ from executors import STACKED, TRACED, assert_agree
 from problems import (
     COHORTS,
     EXECUTORS,
-    SIZES,
     classifier,
     federation,
     hard,
-    rows,
     term,
     trained,
     vec,
@@ -201,17 +199,3 @@ def test_an_initializer_may_see_the_layout() -> None:
     sizes = OfLayout(lambda first, now, layout: now.new_tensor([float(s) for s in layout.sizes]))
     run = federation(Algorithm(term(server={"sizes": sizes})))
     assert run.server.states[0]["sizes"].tolist() == [48, 8, 8, 8, 24, 3]
-
-
-def test_a_personal_part_stays_with_its_client_and_is_not_sent() -> None:
-    run = federation(Algorithm(Personal("head")), module=classifier(norm=False))
-    metrics = [run.train_round() for _ in range(3)]
-    head, begun = 8 * 3 + 3, run.server.initial_w
-    assert run.w[-head:].equal(begun[-head:])
-    assert not (run.w[:-head] == begun[:-head]).any()
-    kept = rows(run, "w_i")
-    assert kept.shape == (len(SIZES), head)
-    assert len(kept.unique(dim=0)) == len(SIZES)
-    assert run.cost.uplink == run.cost.downlink == len(begun) - head
-    assert run.cost.client_state == head
-    assert metrics[0]["comm/uplink_mb"] == pytest.approx(metrics[0]["comm/downlink_mb"])

@@ -12,6 +12,7 @@ import torch
 from lightning.fabric import Fabric
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from locations import ROOT
+from problems import on_two_ranks
 
 from fl_lightning.distributed.collectives import check_shared_folder
 from fl_lightning.federation import local_training
@@ -84,36 +85,32 @@ def test_a_machine_with_another_folder_is_refused_once(tmp_path):
     assert "rank 1 does not see what rank 0 wrote in " in said
 
 
-def checked(fabric: Fabric, folder: Path) -> list[str]:
-    """The outcome on each rank, in the folder of its number."""
+def checked(fabric: Fabric, folder: Path) -> str:
+    """The outcome on a rank, in the folder of its number."""
     before, outcome = torch.get_rng_state(), "shared"
     try:
         check_shared_folder(fabric, folder / str(fabric.global_rank))
     except (OSError, ValueError, SystemExit) as error:
         outcome = str(error)
     assert torch.get_rng_state().equal(before)
-    return [fabric.broadcast(outcome, src=rank) for rank in range(fabric.world_size)]
-
-
-def on_two_ranks(folder: Path) -> list[str]:
-    fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp_fork")
-    return fabric.launch(partial(checked, folder=folder))
+    return outcome
 
 
 def test_ranks_without_a_shared_folder_are_refused(tmp_path):
     """A file of an earlier run, which did share its folder, does not count."""
     (tmp_path / "0").mkdir()
     (tmp_path / "1").symlink_to(tmp_path / "0")
-    assert on_two_ranks(tmp_path) == ["shared", "shared"]
+    check = partial(checked, folder=tmp_path)
+    assert on_two_ranks(check) == ("shared", "shared")
     (tmp_path / "1").unlink()
     (tmp_path / "1").mkdir()
     (tmp_path / "1/.shared").write_bytes((tmp_path / "0/.shared").read_bytes())
-    for rank, said in enumerate(on_two_ranks(tmp_path)):
+    for rank, said in enumerate(on_two_ranks(check)):
         assert f"rank 1 does not see what rank 0 wrote in {tmp_path / str(rank)}: " in said
 
 
 def test_no_rank_waits_for_one_that_cannot_write(tmp_path):
     (tmp_path / "0").write_text("a file, where the folder should be")
-    first, second = on_two_ranks(tmp_path)
+    first, second = on_two_ranks(partial(checked, folder=tmp_path))
     assert "File exists" in first
     assert second == "2"

@@ -7,7 +7,6 @@ GPU the first is an error and the second lets its queue run empty; on the CPU ne
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 import torch
 from adapters import adapted_federation
 from every_algorithm import LORA
-from executors import STACKED, on_eager_executors
+from executors import BRANCHES, ROWS, STACKED, on_eager_executors
 from problems import EVERY_ALGORITHM, classification, classifier, convolutional, federation, hard
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -27,7 +26,7 @@ from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import init_states
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import CropFlip
-from fl_lightning.executors import Executor, GraphExecutor
+from fl_lightning.executors import Executor
 from fl_lightning.federation.aggregation import COLUMNS
 
 DEVICE = torch.device("meta")
@@ -153,10 +152,9 @@ def test_nor_for_adapters(executor: Any, name: str) -> None:
 
 @pytest.mark.usefixtures("no_autocast")
 @pytest.mark.parametrize("name", ["fedtoga", "labels and losses"])
-@pytest.mark.parametrize("stacked", [False, True])
-def test_nor_around_graphs(name: str, stacked: bool) -> None:
+@pytest.mark.parametrize("executor", [BRANCHES, ROWS], ids=["branches", "rows"])
+def test_nor_around_graphs(name: str, executor: Any) -> None:
     """What waits in their steps, `tests/executors/test_graphs.py` finds."""
-    executor = partial(GraphExecutor, width=3, stacked=stacked)
     clients = classification(EVEN, batch_size=6, steps=2)
     run = to_device(federation(hard(ALGORITHMS[name]), executor=executor, clients=clients))
     assert run_unread(run, [0, 1, 2, 4]).is_meta

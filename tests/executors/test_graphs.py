@@ -1,4 +1,7 @@
-"""Local steps as CUDA graphs, which recordings stand in for."""
+"""Local steps as CUDA graphs, which recordings stand in for.
+
+`test_agree.py` replays each kind of gradient.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,20 +10,28 @@ from typing import Any
 
 import pytest
 import torch
-from every_algorithm import DIFFERENT_GRADIENTS
-from executors import Around, Counting, Normalized, Waiting, assert_agree, descending, noisy
-from lightning.fabric import Fabric
+from executors import (
+    BRANCHES,
+    ROWS,
+    Around,
+    Counting,
+    Normalized,
+    Waiting,
+    assert_agree,
+    descending,
+    noisy,
+)
 from problems import (
     EVERY_ALGORITHM,
     classification,
     classifier,
+    cpu,
     everything,
     federation,
     hard,
     round_after_round,
     trained,
 )
-from recorded_graphs import recorded
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import AdamW
@@ -28,27 +39,14 @@ from torch.optim import AdamW
 from fl_lightning import Algorithm, Term, algorithms, linear, zeros
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.executors import replay
-from fl_lightning.executors.graphs import GraphExecutor
 
-BRANCHES, STACKED = (partial(GraphExecutor, width=3, stacked=both) for both in (False, True))
-on_both_ways = pytest.mark.parametrize("executor", [BRANCHES, STACKED], ids=["branches", "stacked"])
+pytestmark = pytest.mark.usefixtures("captures")
+on_both_ways = pytest.mark.parametrize("executor", [BRANCHES, ROWS], ids=["branches", "rows"])
 SIZES = 10, 10, 7, 7, 12, 10
 """Samples of clients in batches of five: two steps, of some the last one short; one has three."""
 
 COHORTS = [0, 1], [2, 3], [0, 1, 4]
 """Of equal steps, in the last round of unequal ones."""
-
-
-@pytest.fixture(autouse=True)
-def captures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    steps: list[Any] = []
-
-    def record(step: Callable[[], None], *rest: Any) -> Callable[[], None]:
-        steps.append(step)
-        return recorded(step, *rest)
-
-    monkeypatch.setattr(replay, "captured", record)
-    return steps
 
 
 def assert_same_as_sequential(
@@ -66,22 +64,6 @@ def assert_same_as_sequential(
         for way in ({"executor": executor}, {})
     )
     assert_agree(replayed, one_by_one, 1e-12)
-
-
-@pytest.mark.parametrize("name", sorted(DIFFERENT_GRADIENTS))
-def test_replays_of_each_kind_of_gradient_train_as_one_client_after_another(
-    name: str, captures: list[Any]
-) -> None:
-    """With BatchNorm, dropout, momentum, decay, clipping and rates that fall; one is ragged."""
-    algorithm = hard(EVERY_ALGORITHM[name])
-    data: dict[str, Any] = {"rounds": 2, "sampler": lambda *_: [0, 2]}
-    module = partial(classifier, norm=algorithm.clips)
-    sizes, batch_size = ((12, 12, 10), 6) if name == "perfedavg" else ((10, 10, 7), 5)
-    data["clients"] = classification(sizes, epochs=1, batch_size=batch_size)
-    one_by_one = trained(algorithm, module=module(), **data)
-    replayed = trained(algorithm, module=module(), executor=BRANCHES, **data)
-    assert_agree(replayed, one_by_one, 1e-12)
-    assert len(captures) == 3  # a full batch of each, and the short one
 
 
 def test_a_mac_trains_in_branches_on_its_cpu(
@@ -138,8 +120,7 @@ def test_any_other_optimizer_steps_after_each_replay(local: Any, executor: Any) 
 
 @on_both_ways
 def test_bf16_trains_towards_what_float32_finds(executor: Any) -> None:
-    fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
-    given = {"fabric": fabric, "clients": classification(dtype=torch.float32)}
+    given = {"fabric": cpu("bf16-mixed"), "clients": classification(dtype=torch.float32)}
     one_by_one, replayed = (
         trained(algorithms.fedsam(), module=classifier(dtype=torch.float32), **given, **way)
         for way in ({}, {"executor": executor})
@@ -192,7 +173,7 @@ def test_a_model_that_does_not_stack_trains_in_branches(
     capsys: pytest.CaptureFixture[str], captures: list[Any]
 ) -> None:
     algorithm = descending(algorithms.fedavg())
-    assert_same_as_sequential(STACKED, algorithm, module=not_stacking)
+    assert_same_as_sequential(ROWS, algorithm, module=not_stacking)
     (line,) = capsys.readouterr().out.splitlines()
     assert "in branches" in line
     assert captures

@@ -1,17 +1,16 @@
 """All weights cast at once give autocast's bits."""
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import pytest
 import torch
 from executors import EAGER, on_eager_executors
-from lightning.fabric import Fabric
 from problems import (
     EVERY_ALGORITHM,
     classification,
     convolutional,
+    cpu,
     everything,
     federation,
     hard,
@@ -41,14 +40,11 @@ class Several(nn.Module):
         return out + self.outer(self.inner(x).tanh())
 
 
-@cache
-def bf16() -> Fabric:
-    return Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
-
-
 def images() -> dict[str, Any]:
-    clients = classification(dtype=torch.float32, shape=(2, 4, 6), epochs=1)
-    return {"module": convolutional(2, torch.float32), "clients": clients}
+    """Of two clients, whose last batches are short."""
+    clients = classification(dtype=torch.float32, shape=(2, 4, 6))
+    cohort = {"sampler": lambda *_: [1, 4]}
+    return {"module": convolutional(2, torch.float32), "clients": clients, **cohort}
 
 
 def assert_autocasts_bits(
@@ -71,7 +67,7 @@ def test_algorithms_have_autocasts_bits(
 ) -> None:
     """Several gradients, heads by themselves, activations, parts of batches, losses alone."""
     algorithm = hard(EVERY_ALGORITHM[name])
-    options = {"fabric": bf16(), "executor": executor}
+    options = {"fabric": cpu("bf16-mixed"), "executor": executor}
     assert_autocasts_bits(monkeypatch, lambda: federation(algorithm, **images(), **options))
 
 
@@ -80,7 +76,7 @@ def test_weights_that_are_used_otherwise_too_are_float32_there(
     executor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clients = classification(dtype=torch.float32)
-    options = {"fabric": bf16(), "executor": executor, "clients": clients}
+    options = {"fabric": cpu("bf16-mixed"), "executor": executor, "clients": clients}
     algorithm = EVERY_ALGORITHM["fedavg"]
     module = Several()
     before = Layout(module).named(Layout(module).read(module))

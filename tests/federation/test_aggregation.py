@@ -1,4 +1,4 @@
-"""The sums of a round: what counts as finite, means without skipped clients, and exact sums."""
+"""The sums of a round: what counts as finite, and exact sums."""
 
 import math
 from dataclasses import replace
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from problems import classification, close, everything, federation, hard, vec
+from problems import classification, everything, federation, hard, vec
 from torch import Tensor
 
 from fl_lightning import Algorithm, DivergenceError
@@ -19,9 +19,9 @@ from fl_lightning.federation.exact_sum import BLOCK, ExactSum, PlainSum
 
 
 def result(
-    progress: float = 1.0, loss: float = 1.0, message: float = 1.0, mean: float = 1.0, seen: int = 1
+    progress: float = 1.0, loss: float = 1.0, message: float = 1.0, mean: float = 1.0
 ) -> ClientResult:
-    buffers = {"mean": vec(mean), "seen": torch.tensor(seen)}
+    buffers = {"mean": vec(mean)}
     value = torch.tensor(loss, dtype=torch.float64)
     moved, one = vec(progress, -1.0), vec(1.0)[0]
     sent = Sent(moved, one, 128 * one)
@@ -31,14 +31,6 @@ def result(
 def begun(cohort: int, sums: type[PlainSum] = PlainSum, mode: OnDivergence = "stop") -> RoundSums:
     like = result()
     return RoundSums(like.progress, like.message, like.buffers, cohort, sums, mode)
-
-
-def summed(*results: tuple[ClientResult, float]) -> RoundSums:
-    """Of results and their weights; those that are not finite are left out."""
-    total = begun(len(results), mode="skip-client")
-    for position, (one, weight) in enumerate(results):
-        total.add(one, weight, position)
-    return total
 
 
 @pytest.mark.parametrize("sums", [PlainSum, ExactSum])
@@ -95,7 +87,10 @@ def test_buffers_of_all_kinds_are_averaged():
 
 @pytest.mark.parametrize(("left", "counts"), [([0.0, 0.0], False), ([0.0, 0.5], True), ([], False)])
 def test_clients_without_weight_leave_nothing_to_average(left, counts):
-    total = summed((result(nan), 1.0), *((result(), weight) for weight in left))
+    total = begun(1 + len(left), mode="skip-client")
+    for position, weight in enumerate(left):
+        total.add(result(), weight, position)
+    total.add(result(nan), 1.0, len(left))
     assert total.read()[0].counts == counts
 
 
@@ -185,22 +180,3 @@ def test_numbers_that_exact_sums_cannot_hold_count_as_diverged():
         exact.train_round()
     plain.train_round()
     assert all(value.double().isfinite().all() for value in everything(plain).values())
-
-
-def means(total: RoundSums) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    (progress, _), ((message,),), buffers, _ = total.means()
-    return progress, message, buffers["mean"], buffers["seen"]
-
-
-def test_means_leave_out_a_skipped_client_and_its_weight():
-    """Two clients with weights 0.5 and 1; messages are averaged without weights."""
-    first, second = result(1.0, 2.0, 3.0, 4.0, 5), result(2.0, 4.0, 7.0, 8.0, 8)
-    total = summed((first, 0.5), (second, 1.0), (result(nan), 1.5))
-    progress, message, mean, seen = means(total)
-    close(progress, (0.5 * 1 + 1.0 * 2) / 1.5, -1)
-    close(message, (3 + 7) / 2)
-    close(mean, (0.5 * 4 + 1.0 * 8) / 1.5)
-    assert seen == (0.5 * 5 + 1.0 * 8) / 1.5
-    loss, squared = total.means()[-1]
-    assert float(loss) == (2 + 4) / 2
-    assert float(squared) == (0.5 * (1 + 1) + 1.0 * (4 + 1)) / 1.5

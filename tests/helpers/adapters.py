@@ -8,6 +8,7 @@ from problems import classifier, federation
 from torch import Tensor, nn
 
 from fl_lightning import Algorithm, Federation
+from fl_lightning.core.vector import copy
 
 RANK, SCALING = 4, 0.5
 
@@ -57,8 +58,14 @@ def frozen_weights(run: Federation) -> list[Tensor]:
     return [p.clone() for p in run.server.frozen.values()]
 
 
-def whole_weights(run: Federation, w: Tensor | None = None) -> list[Tensor]:
-    """`W + s B A` of each layer, of the global model or at other adapters."""
+def whole_weights(
+    run: Federation, w: Tensor | None = None, bases: list[Tensor] | None = None
+) -> list[Tensor]:
+    """`W + s B A` of each layer, of the global model or at other adapters and frozen weights."""
     run.layout.load(run.module, run.w.detach() if w is None else w)
     layers: Any = run.module
-    return [layer.whole().detach().clone() for layer in (layers.inner, layers.outer)]
+    frozen, now = [*run.server.frozen.values()], frozen_weights(run)
+    copy(frozen, bases or now)
+    whole = [layer.whole().detach().clone() for layer in (layers.inner, layers.outer)]
+    copy(frozen, now)
+    return whole

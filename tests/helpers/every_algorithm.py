@@ -70,12 +70,16 @@ def _gradients(algorithm: Algorithm) -> frozenset[type]:
 
 
 def _with_every_gradient() -> set[str]:
-    """FedAvg, and each algorithm with a term that computes gradients and none before it has."""
+    """FedAvg, and each algorithm with a term that computes gradients and none before it has.
+
+    Those with most such terms come first.
+    """
     found, seen = {"fedavg"}, frozenset[type]()
-    for name, algorithm in EVERY_ALGORITHM.items():
-        if _gradients(algorithm) - seen:
+    of = {name: _gradients(algorithm) for name, algorithm in EVERY_ALGORITHM.items()}
+    for name in sorted(of, key=lambda name: -len(of[name])):
+        if of[name] - seen:
             found.add(name)
-            seen |= _gradients(algorithm)
+            seen |= of[name]
     return found
 
 

@@ -12,11 +12,15 @@ from torch.optim import SGD, Optimizer
 
 from fl_lightning import Algorithm, ClientData, SequentialExecutor, StackedExecutor, Term
 from fl_lightning.core.oracle import Oracle
+from fl_lightning.executors import GraphExecutor
 
 TOLERANCE = 1e-10
 
 TRACED = partial(StackedExecutor, width=1, compiled=5)
 """Compiles full batches of `problems.classification`; slow without the fixture `traces`."""
+
+BRANCHES, ROWS = (partial(GraphExecutor, width=3, stacked=both) for both in (False, True))
+"""Of CUDA graphs; on a CPU with the fixture `captures`."""
 
 EAGER = {"sequential": SequentialExecutor, "stacked": STACKED}
 COMPILED = {"traced": TRACED, "stacked, traced": partial(TRACED, width=2)}

@@ -177,8 +177,9 @@ def run(folder: Path, codes: list[int], *argv: str, **options: Any) -> str:
 
 def experiment(*argv: str) -> Experiment:
     """SCAFFOLD on the digits: four of eight clients, seven rounds, checkpoints 0, 2, 4, 6 and 7."""
-    cohorts: dict[str, Any] = {"clients": 8, "participation": 0.5, "batch_size": 32}
+    cohorts: dict[str, Any] = {"clients": 8, "participation": 0.5}
     schedule: dict[str, Any] = {"rounds": 7, "checkpoint_every": 2}
+    schedule |= {"local_steps": 2, "batch_size": 32}
     return Experiment([digits], [mlp], algorithm="scaffold", argv=argv, **cohorts, **schedule)
 
 

@@ -110,9 +110,9 @@ def decaying(algorithm: Algorithm) -> Algorithm:
 
 
 @cache
-def cpu() -> Fabric:
-    """One Fabric for all, since it takes a while to make."""
-    return Fabric(accelerator="cpu", devices=1)
+def cpu(precision: Any = None) -> Fabric:
+    """One Fabric of a precision for all, since it takes a while to make."""
+    return Fabric(accelerator="cpu", devices=1, precision=precision)
 
 
 def federation(algorithm: Algorithm, *, fabric: Fabric | None = None, **options: Any) -> Federation:

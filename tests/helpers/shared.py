@@ -18,9 +18,11 @@ import refusals
 import sklearn.datasets
 import torch
 from lightning.fabric import Fabric
+from recorded_graphs import recorded
 from tensorboard.summary.writer import event_file_writer
 
 import fl_lightning.callbacks.checkpoint
+from fl_lightning.executors import replay
 
 fl_lightning.callbacks.checkpoint.SPACING = 0  # every n-th round is saved, however short
 pictures.leave_out()
@@ -99,3 +101,16 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(torch._inductor, "compile", as_traced)
     return graphs
+
+
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The steps that are CUDA graphs, which recordings stand in for."""
+    steps: list[Any] = []
+
+    def record(step: Callable[[], None], *rest: Any) -> Callable[[], None]:
+        steps.append(step)
+        return recorded(step, *rest)
+
+    monkeypatch.setattr(replay, "captured", record)
+    return steps

@@ -22,20 +22,23 @@ DOMAINS = {"office_home": 3, "domain_net": 5}
 """Those that train."""
 
 
+def dataset(name: str, x: torch.Tensor) -> DeviceDataset:
+    """These inputs, with as many classes and domains as the data set of that name has."""
+    numbers, given = torch.arange(len(x)), dict[str, Any]()
+    if domains := DOMAINS.get(name):
+        given = {"domains": numbers % domains, "domain_names": tuple(map(str, range(domains)))}
+    classes = ("cat", *(f"class_{k}" for k in range(1, CLASSES.get(name, 10))))
+    return DeviceDataset(x, numbers % len(classes), classes, **given)
+
+
 def small_data(function: Callable[..., Any]) -> Callable[..., tuple[DeviceDataset, DeviceDataset]]:
     """A data source with the function's name and options."""
     name = function.__name__
 
     def random(samples: int, channels: int) -> DeviceDataset:
-        size, classes = (samples, channels, PIXELS, PIXELS), CLASSES.get(name, 10)
+        size = samples, channels, PIXELS, PIXELS
         x = torch.randint(0, 256, size, generator=torch.Generator().manual_seed(0))
-        given: dict[str, Any] = {}
-        if domains := DOMAINS.get(name):
-            given["domains"] = torch.arange(samples) % domains
-            given["domain_names"] = tuple(map(str, range(domains)))
-        labels = torch.arange(samples) % classes
-        names = ("cat", *(f"class_{k}" for k in range(1, classes)))
-        return DeviceDataset(x.to(torch.uint8), labels, names, **given)
+        return dataset(name, x.to(torch.uint8))
 
     @wraps(function)
     def source(*_: Any, channels: int = 1, **__: Any) -> tuple[DeviceDataset, DeviceDataset]:

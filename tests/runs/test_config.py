@@ -23,7 +23,12 @@ CHANGES: dict[str | None, list[dict[str, Any]]] = {
     NUMBERS: [{"lr": 0.2}, {"algorithm.rho": 0.2}, {"precision": "bf16-mixed"}],
     EXTENT: [{"rounds": 9}, {"finetune_epochs": [1, 5]}, OWN_CALLBACK],
     ROUNDING: [{"executor": "stacked"}, {"parallel_clients": 5}, {"compile": True}],
-    None: [{"logger": ["mlflow"]}, {"on_divergence": "skip-client"}, {"data_dir": "elsewhere"}],
+    None: [
+        {"logger": ["mlflow"]},
+        {"on_divergence": "skip-client"},
+        {"data_dir": "elsewhere"},
+        {"checkpoint_every": 1, "keep_checkpoints": 1},
+    ],
 }
 
 
@@ -97,7 +102,7 @@ def own(tmp_path, monkeypatch) -> Callable[..., Path]:
     return written
 
 
-def test_what_a_users_file_imports_from_beside_it_belongs_to_the_run(own, capsys):
+def test_a_users_file_and_what_it_imports_from_beside_it_belong_to_the_run(own, capsys):
     argv = "--algorithm", "mine.py:mine"
     experiment(own(0.05), *argv).run()
     folder = own(0.05)
@@ -107,10 +112,16 @@ def test_what_a_users_file_imports_from_beside_it_belongs_to_the_run(own, capsys
     assert Config.read(folder).differences(same, NUMBERS) == []
     assert Config.read(folder).differences(other, NUMBERS) == ["code"]
     capsys.readouterr()
-    experiment(folder, "--resume", "--rounds", "2").run()
-    assert "helper.py has changed since the run began" in capsys.readouterr().out
-    assert (folder / "own/helper.py").read_text() == "RHO = 0.05\n"
-    assert (folder / "own/helper-from-round-2.py").read_text() == "RHO = 5.0\n"
+    experiment(own(0.05), "--resume", "--rounds", "2").run()
+    assert "has changed" not in capsys.readouterr().out
+    own(5.0)
+    Path("mine.py").write_text(OWN.replace("SAM(RHO)", "SAM(2 * RHO)"))
+    experiment(folder, "--resume", "--rounds", "3").run()
+    said = capsys.readouterr().out
+    for name, before, now in (("helper", " 0.05", " 5.0"), ("mine", "(RHO)", "(2 * RHO)")):
+        assert f"{name}.py has changed since the run began" in said
+        assert before in (folder / f"own/{name}.py").read_text()
+        assert now in (folder / f"own/{name}-from-round-3.py").read_text()
 
 
 INNER = "first", "inner/third", "inner/fourth"

@@ -77,22 +77,6 @@ def test_odd_files_are_ignored_or_reported(name, tmp_path, capsys):
     assert jobs.results(tmp_path / "run")["metrics"][-1]["round"] == "2"
 
 
-def test_user_files_are_copied_and_a_changed_one_is_reported(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    own, copies = Path("mine/own.py"), Path("run/own")
-    own.parent.mkdir()
-    own.write_text("from fl_lightning.algorithms import fedsam\n")
-    argv = "--algorithm", "mine/own.py:fedsam"
-    experiment(Path("run"), *argv).run()
-    experiment(Path("run"), "--resume", "--rounds", "2").run()
-    assert "mine/own.py" not in capsys.readouterr().out.replace("mine/own.py:fedsam", "")
-    own.write_text(own.read_text() + "# changed\n")
-    experiment(Path("run"), "--resume", "--rounds", "3").run()
-    assert "mine/own.py " in capsys.readouterr().out
-    assert "changed" not in (copies / "mine/own.py").read_text()
-    assert "changed" in (copies / "mine/own-from-round-3.py").read_text()
-
-
 @pytest.mark.parametrize("name", ["model.pt", "best.pt", "metrics.csv"])
 def test_a_file_in_a_folder_without_a_run_is_not_written_over(name, tmp_path, capsys):
     (tmp_path / name).write_text("a user's")

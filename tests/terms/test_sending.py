@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -117,15 +118,12 @@ def test_quantized_numbers_are_levels_next_to_the_number(norm: Any) -> None:
 def test_quantized_numbers_have_no_bias_and_the_papers_variance() -> None:
     """Of a vector of length 1: at most min(d / s^2, sqrt(d) / s)."""
     x, count = torch.tensor([0.6, -0.48, 0.64, 0.0, 1e-3]), 5_000
-    draws = torch.Generator().manual_seed(0)
 
-    class View:
-        bits = numbers = vec(0)
+    def sent(draw: Tensor) -> Tensor:
+        v: Any = SimpleNamespace(bits=vec(0), numbers=vec(0), uniform=lambda like: draw)
+        return Quantize(3, "l2").send(x, v)
 
-        def uniform(self, like: Tensor) -> Tensor:
-            return torch.rand(like.shape, generator=draws)
-
-    seen: Any = torch.stack([Quantize(3, "l2").send(x, View()) for _ in range(count)])
+    seen = torch.vmap(sent)(torch.rand(count, 5, generator=torch.Generator().manual_seed(0)))
     s, d = 3, len(x)
     assert not seen[:, 3].any()
     torch.testing.assert_close(seen.mean(0), x, rtol=0, atol=4 / s / count**0.5)

@@ -14,7 +14,6 @@ from torch.optim import SGD
 from fl_lightning import UserError, algorithms
 from fl_lightning.core.vector import Layout
 from fl_lightning.terms import (
-    AdaptiveServer,
     CenteredGradientVariate,
     FirstOrderMAML,
     MovingVariate,
@@ -56,16 +55,6 @@ def test_the_moving_variate_is_the_first_cohorts_mean_and_then_a_moving_average(
     v.round = 1
     term.update(vec(0, 0), vec(4, 8), v)
     close(v.c, 9 + 1, 3 + 2)
-
-
-def test_yogi_moves_its_second_moment_by_the_square_towards_it() -> None:
-    term = AdaptiveServer(beta1=0.5, beta2=0.75, tau=1.0, v0=4.0, kind="yogi")
-    v = view(m=vec(0, 0), v=vec(4, 4))
-    close(term.update(vec(4, 0), (), v), 2 / ((4 + 0.25 * 16) ** 0.5 + 1), 0)
-    close(v.v, 8, 4)
-    # 4 is the square already
-    close(term.update(vec(1, 2), (), v), 1.5 / (7.75**0.5 + 1), 1 / (4**0.5 + 1))
-    close(v.v, 8 - 0.25, 4)
 
 
 @pytest.mark.parametrize(("skip", "start"), [(False, (3 + 0.5 * 3, 2 + 0.5 * 2)), (True, (3, 2))])
