@@ -41,6 +41,7 @@ def groups_of(
     for text, together in groupby(trained, text_of.__getitem__):
         begin, end = end, end + sum(p.numel() for p in together)
         spans.setdefault(text, []).append(slice(begin, end))
+    spans = spans or {texts[0]: []}  # of a model with nothing to train, which is refused later
     groups = [Group(text, options[texts.index(text)], own) for text, own in spans.items()]
     return sorted(groups, key=lambda group: -group.options["lr"])
 

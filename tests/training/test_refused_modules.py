@@ -235,7 +235,8 @@ def test_modules_that_no_federation_can_train(name: str) -> None:
     refused(lambda: trainer().fit(module(**members), data()), word)
 
 
-def test_parameters_without_a_shape_and_sparse_gradients() -> None:
+def test_parameters_without_a_shape_frozen_ones_and_sparse_gradients() -> None:
+    refused(lambda: trainer().fit(Lit().requires_grad_(False), data()), "no trainable parameter")
     refused(lambda: trainer().fit(Unshaped(), data()), "inner.weight has no shape")
     refused(lambda: trainer().fit(Sparse(), data()), "table.weight in Sparse", "sparse=True")
 
