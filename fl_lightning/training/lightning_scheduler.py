@@ -89,6 +89,11 @@ def schedule(
                 f"the ReduceLROnPlateau of {name} has no monitor: return {{'optimizer': optimizer, "
                 "'lr_scheduler': scheduler, 'monitor': 'val_loss'}, with a name that a step logs"
             )
+        if len({float(group["lr"]) for group in optimizer.param_groups}) > 1 and any(one.min_lrs):
+            raise ModelError(
+                f"the ReduceLROnPlateau of {name} has min_lr, at which rates of parameter groups "
+                "would change by other factors, but a federation scales all by one: leave it out"
+            )
         plateau = Plateau(one, number, frequency, monitor, options["strict"])
         return plateau, f"{text}, monitor={monitor!r}"
     lrs = _rates(name, optimizer, number, one, frequency, rounds)

@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 import torch
 from lightning import LightningModule
-from lightning_modules import Lit, data, decaying, module, refused, step_with, trainer
+from lightning_modules import (
+    Lit,
+    data,
+    decaying,
+    module,
+    refused,
+    step_with,
+    trainer,
+    with_rates,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import LBFGS, SGD, Adafactor, Optimizer
@@ -133,6 +142,10 @@ OPTIMIZERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a plateau of no score": (
         scheduled(PLATEAU, lightning={"monitor": "val_loss"}),
         "'val_loss', but a round records train/loss, loss",
+    ),
+    "a plateau of two rates": (
+        scheduled(PLATEAU, partial(with_rates, SGD), {"monitor": "loss"}, min_lr=0.01),
+        "min_lr",
     ),
     "a plateau in a visit": (
         scheduled(PLATEAU, lightning={"interval": "step", "monitor": "loss"}),
