@@ -81,7 +81,8 @@ class LightningTask(Task):
     @property
     def callbacks(self) -> list[Any]:
         """What publishes the numbers that `training_step` logs, and the scheduler after it."""
-        return [*filter(None, [self.steps.logs and StepLogs(self.steps.logs), self.plateau])]
+        logs = [StepLogs(self.steps.logs)] if self.steps.logs else []
+        return [*logs, self.plateau] if self.plateau else logs
 
     @property
     def notes(self) -> list[str]:

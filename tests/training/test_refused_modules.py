@@ -43,7 +43,6 @@ class Fixed(Optimizer):
 
 
 OF_NOBODY = nn.Parameter(torch.zeros(2))
-PLATEAU = ReduceLROnPlateau
 ONE_CYCLE = partial(OneCycleLR, max_lr=0.1, cycle_momentum=False)
 
 
@@ -138,17 +137,20 @@ OPTIMIZERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "no optimizer": (lambda self: None, "lr="),
     "a closure": (lambda self: LBFGS(self.parameters()), "closure"),
-    "a plateau of nothing": (scheduled(PLATEAU), "ReduceLROnPlateau of Mine has no monitor"),
+    "a plateau of nothing": (
+        scheduled(ReduceLROnPlateau),
+        "ReduceLROnPlateau of Mine has no monitor",
+    ),
     "a plateau of no score": (
-        scheduled(PLATEAU, lightning={"monitor": "val_loss"}),
+        scheduled(ReduceLROnPlateau, lightning={"monitor": "val_loss"}),
         "'val_loss', but a round records train/loss, loss",
     ),
     "a plateau of two rates": (
-        scheduled(PLATEAU, partial(with_rates, SGD), {"monitor": "loss"}, min_lr=0.01),
+        scheduled(ReduceLROnPlateau, partial(with_rates, SGD), {"monitor": "loss"}, min_lr=0.01),
         "min_lr",
     ),
     "a plateau in a visit": (
-        scheduled(PLATEAU, lightning={"interval": "step", "monitor": "loss"}),
+        scheduled(ReduceLROnPlateau, lightning={"interval": "step", "monitor": "loss"}),
         "interval",
     ),
     "a short cycle": (scheduled(ONE_CYCLE, total_steps=1), "steps ahead"),

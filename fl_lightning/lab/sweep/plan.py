@@ -172,7 +172,7 @@ def command_lines(
 ) -> Iterator[tuple[Cell, list[str]]]:
     """The cells of a table and the options of each, without a seed.
 
-    `further` are the user's options, which replace those of the table.
+    `further` are the user's options, which replace the table's.
     """
     replaced = JOINED & given(further)
     axes = table.columns, table.sweep, table.rows
