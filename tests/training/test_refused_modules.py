@@ -137,10 +137,7 @@ OPTIMIZERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "no optimizer": (lambda self: None, "lr="),
     "a closure": (lambda self: LBFGS(self.parameters()), "closure"),
-    "a plateau of nothing": (
-        scheduled(ReduceLROnPlateau),
-        "ReduceLROnPlateau of Mine has no monitor",
-    ),
+    "a plateau of nothing": (scheduled(ReduceLROnPlateau), "Plateau of Mine has no monitor"),
     "a plateau of no score": (
         scheduled(ReduceLROnPlateau, lightning={"monitor": "val_loss"}),
         "'val_loss', but a round records train/loss, loss",
