@@ -1,15 +1,13 @@
 """Adaptive client optimizers."""
 
-from functools import partial
 from typing import Annotated, Literal
 
-from torch.optim import SGD
 from typing_extensions import Doc
 
 from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import BelowOneFloat, NonNegativeFloat, PositiveFloat, checked
-from fl_lightning.terms import AdamW, Alignment, Sophia
+from fl_lightning.terms import AdamW, Alignment, ServerMomentum, Sophia
 
 Eps = Annotated[NonNegativeFloat, Doc("Number added to the root of the second moment.")]
 
@@ -147,5 +145,5 @@ def diloco(
         Douillard et al., 2023, https://arxiv.org/abs/2311.08105
     """
     adam = AdamW(beta1=beta1, beta2=beta2, decay=decay, eps=eps, kept=True)
-    server = partial(SGD, lr=0.7, momentum=momentum, nesterov=momentum > 0)
-    return opt.own_optimizer(adam, server=server)
+    nesterov = ServerMomentum(momentum, nesterov=True)
+    return opt.own_optimizer(adam, nesterov, server=opt.sgd(0.7))

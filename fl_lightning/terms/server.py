@@ -114,15 +114,16 @@ class ReusedMoves(Term):
 
 @dataclass(frozen=True)
 class ServerMomentum(Term):
-    """FedAvgM: the server moves by `m <- beta m + delta`."""
+    """FedAvgM: the server moves by `m <- beta m + delta`; `delta + beta m` is Nesterov's."""
 
     beta: BelowOneFloat = 0.9
+    nesterov: bool = field(default=False, kw_only=True)
     server = {"m": zeros}
     roles = frozenset({"server"})
 
     def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
         v.m = self.beta * v.m + delta
-        return v.m
+        return delta + self.beta * v.m if self.nesterov else v.m
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ COSTS = {
     (1, 1 + BLOCKS, 2 + BLOCKS, 0, 1 + BLOCKS): "fedadamw; fedadamw, language",
     (1, 2, 3, 0, 2): "fedadamw, vision; fedmuon; fedmuon, low rank; fedpac_muon; fedpac_sophia; "
     "fedpac_sophia, signs",
-    (1, 1, 1, 2 + NUMBER, 0): "diloco",
+    (1, 1, 1, 2 + NUMBER, 1): "diloco",
     (1, 3, 2, 2, 1): "feddc, active",
     (1, 2, 2, 2 + NUMBER, 2): "fedssg; fedssg, running gate; fedssg, proximal",
     (1, 3, 2, 2 + NUMBER, 2): "fedssg, active",

@@ -61,6 +61,13 @@ def test_a_client_of_diloco_keeps_its_moments() -> None:
     assert rows(run, "k")[2] == 3 * len(run.clients.visit(2, 0))
 
 
+def test_the_server_of_diloco_is_that_of_torch() -> None:
+    theirs = partial(SGD, lr=0.7, momentum=0.9, nesterov=True)
+    expected = trained(algorithms.diloco(momentum=0.0).replace(server=theirs))
+    run = trained(algorithms.diloco())
+    torch.testing.assert_close(run.w, expected.w, rtol=0, atol=1e-8)  # AdamW magnifies rounding
+
+
 @pytest.mark.parametrize("name", ["fedadamw", "fedmuon"])
 @pytest.mark.parametrize("shape", [(0,), (0, 8)])
 def test_a_parameter_without_elements_changes_nothing(name: str, shape: tuple[int, ...]) -> None:
