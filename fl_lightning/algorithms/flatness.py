@@ -16,7 +16,7 @@ from fl_lightning.core.constraints import (
     UnitInterval,
     checked,
 )
-from fl_lightning.core.curves import linear
+from fl_lightning.core.curves import LinearRate
 from fl_lightning.core.weighting import by_size
 from fl_lightning.terms.released import ReleasedStart, ReleasedStartDual, ReleasedWMSAM
 
@@ -235,7 +235,7 @@ def fedswa(begin: Begin = 2.0, end: End = 0.0) -> Algorithm:
         The defaults. In a summary of the paper the rate falls from eta (`begin=1`), and the server
         averages its models over the rounds, which `--server-lr` below 1 does; the code has 1.
     """
-    return Algorithm(rate=linear(begin, end))
+    return Algorithm(rate=LinearRate(begin, end))
 
 
 @checked
@@ -264,4 +264,4 @@ def fedmoswa(
         mistake that is not offered. A function that it never calls has a falling rate, with
         K eta / 2 for the sum of the rates. Both clip g; `--clip-norm` clips the whole direction.
     """
-    return Algorithm(terms.MovingVariate(gamma), rate=linear(begin, end))
+    return Algorithm(terms.MovingVariate(gamma), rate=LinearRate(begin, end))

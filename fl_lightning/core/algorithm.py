@@ -156,12 +156,18 @@ class Algorithm:
         return combining(self.terms)
 
     @property
+    def _parts(self) -> dict[int | str, Any]:
+        """What may hold coefficients: the terms by index, and arguments by name."""
+        named = {name: getattr(self, name) for name in ("weight", "rate", "predict")}
+        return {**dict(enumerate(self.terms)), **named}
+
+    @property
     def curves(self) -> dict[Place, Curve]:
-        """The terms' coefficients that are curves, by place."""
+        """The coefficients that are curves, by place."""
         return {
-            (i, *path): curve
-            for i, term in enumerate(self.terms)
-            for path, curve in curves_in(term).items()
+            (name, *path): curve
+            for name, part in self._parts.items()
+            for path, curve in curves_in(part).items()
         }
 
     @property
@@ -176,10 +182,13 @@ class Algorithm:
 
     def with_coefficients(self, numbers: Coefficients) -> "Algorithm":
         """This algorithm with numbers in the place of its curves."""
-        terms = list(self.terms)
-        for (i, *path), number in numbers.items():
-            terms[i] = with_number(terms[i], tuple(path), number)
-        return self.replace(terms=terms) if numbers else self
+        if not numbers:
+            return self
+        parts = self._parts
+        for (name, *path), number in numbers.items():
+            parts[name] = with_number(parts[name], tuple(path), number)
+        terms = [parts.pop(i) for i in range(len(self.terms))]
+        return self.replace(terms=terms, **parts)
 
     def at(self, round: int, rounds: int) -> "Algorithm":
         """This algorithm as it is in a round: itself, if it has no curves.

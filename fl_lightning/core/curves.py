@@ -16,8 +16,8 @@ R = TypeVar("R")
 OfRound = Callable[[int, int], float]
 """A number in each round: `number(round, rounds)`, the rounds counted from 0. Curves are such."""
 
-Place = tuple[int, *tuple[str, ...]]
-"""Where a curve stands: the index of its term, and the names of the fields that lead to it."""
+Place = tuple[int | str, *tuple[str, ...]]
+"""Where a curve stands: its term's index or its part's name, and the fields that lead to it."""
 
 Coefficients = Mapping[Place, float | Tensor]
 """The numbers of an algorithm's curves in a round, by place."""
@@ -27,8 +27,8 @@ Coefficients = Mapping[Place, float | Tensor]
 class Curve:
     """A number that changes monotonically over the rounds. `linear` and others make one.
 
-    Only terms and learning rates can be curves: to calculate with one is an error, but to divide a
-    number by it.
+    Coefficients and learning rates can be curves: to calculate with one is an error, but to divide
+    a number by it.
 
     Attributes:
         kind: The name of the function that made it.
@@ -120,6 +120,18 @@ def exponential(begin: float, factor: float) -> Any:
     if not 0 < factor < inf:
         raise UserError(f"the factor of exponential is a positive number, not {factor}")
     return _curve("exponential", begin, factor)
+
+
+@dataclass(frozen=True)
+class LinearRate:
+    """A factor on the learning rate of a visit that goes from `begin` to `end`, as `linear`."""
+
+    begin: float
+    end: float
+
+    def __call__(self, step: int, steps: int) -> float:
+        """The factor in a step, from 0."""
+        return Curve("linear", (self.begin, self.end))(step, steps)
 
 
 def as_curve(number: Any, factor: float = 1.0) -> Curve:

@@ -121,7 +121,7 @@ class NearestNeighbors:
     logits: bool = False
 
     def __post_init__(self) -> None:
-        check(self, " of NearestNeighbors")
+        check(self, " of NearestNeighbors", curves=True)
 
     def __call__(self, own: PersonalModel) -> Callable[[Any], Tensor]:
         """Store the features of the client's samples."""

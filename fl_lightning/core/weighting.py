@@ -78,7 +78,7 @@ class Disco:
     base: Weight = by_size
 
     def __post_init__(self) -> None:
-        check(self, " of Disco")
+        check(self, " of Disco", curves=True)
 
     def __call__(self, cohort: Cohort) -> Tensor:
         """The weights, (M,), up to a common factor.

@@ -67,11 +67,15 @@ class Server:
 
     @property
     def algorithm(self) -> Algorithm:
-        """The method as it is in this round, with numbers in the place of its curves.
+        """The method as it is in this round."""
+        return self.algorithm_in(self.round)
+
+    def algorithm_in(self, round: int) -> Algorithm:
+        """The method as it is in a round, with numbers in the place of its curves.
 
         After the last round it is as in that: a curve may end where a coefficient may not be.
         """
-        return self.scheduled.at(min(self.round, self.rounds - 1), self.rounds)
+        return self.scheduled.at(min(round, self.rounds - 1), self.rounds)
 
     def reset(self, module: nn.Module) -> None:
         """Begin from the weights and buffers of a module."""

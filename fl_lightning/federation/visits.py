@@ -70,7 +70,7 @@ class LocalRates:
         Raises:
             UserError: If the algorithm's rate gives no learning rates.
         """
-        lr, rate = self.of_round(round), self.server.algorithm.rate
+        lr, rate = self.of_round(round), self.server.algorithm_in(round).rate
         rates = [rate(step, steps) for step in range(steps)]
         if not (all(0 <= r < inf for r in rates) and any(rates)):
             raise UserError(
