@@ -3,8 +3,8 @@
     git worktree add ../before 1b5b789 && make -C ../before setup
     OMP_NUM_THREADS=1 python benchmarks/before_after.py ../before --turns 3
 
-Rows are of `local_steps.py`, which both commits have; each runs in its own environment. Medians of
-the turns are compared.
+Rows are of programs that both commits have; each runs in its own environment. Medians of the turns
+are compared.
 """
 
 import argparse
@@ -16,26 +16,31 @@ from statistics import median
 
 HERE = Path(__file__).resolve().parents[1]
 
-SMALL, LARGE = "--rounds 9", "--clients 2 --samples 200 --rounds 3"
-BF16 = "--clients 1 --samples 100 --rounds 3 --precision bf16-mixed"
-ROWS = {  # model, algorithm, way of ways.py, sizes
-    "mlp, FedAvg": ("mlp", "fedavg", "sequential", SMALL),
-    "mlp, FedTOGA": ("mlp", "fedtoga", "sequential", SMALL),
-    "mlp, FedAvg, stacked": ("mlp", "fedavg", "stacked", SMALL),
-    "LeNet, FedAvg": ("lenet", "fedavg", "sequential", LARGE),
-    "LeNet, FedTOGA": ("lenet", "fedtoga", "sequential", LARGE),
-    "LeNet, FedTOGA, stacked": ("lenet", "fedtoga", "stacked", LARGE),
-    "LeNet, FedAvg, compiled": ("lenet", "fedavg", "sequential-compile", LARGE),
-    "pfl's CNN, FedAvg": ("pfl", "fedavg", "sequential", LARGE),
-    "ResNet-18-GN, FedAvg": ("resnet18_gn", "fedavg", "sequential", LARGE),
-    "ResNet-18-GN, FedTOGA": ("resnet18_gn", "fedtoga", "sequential", LARGE),
-    "ResNet-18-GN, FedTOGA, bf16": ("resnet18_gn", "fedtoga", "sequential", BF16),
+LOCAL = "local_steps.py --model {} --algorithm {} --only {} "
+SMALL, LARGE = LOCAL + "--rounds 9", LOCAL + "--clients 2 --samples 200 --rounds 3"
+BF16 = LOCAL + "--clients 1 --samples 100 --rounds 3 --precision bf16-mixed"
+OURS = "ours.py --model {} --ranks 2 --way {} --rounds 5"
+ROWS = {  # ways are of ways.py
+    "mlp, FedAvg": SMALL.format("mlp", "fedavg", "sequential"),
+    "mlp, FedTOGA": SMALL.format("mlp", "fedtoga", "sequential"),
+    "mlp, FedAvg, stacked": SMALL.format("mlp", "fedavg", "stacked"),
+    "LeNet, FedAvg": LARGE.format("lenet", "fedavg", "sequential"),
+    "LeNet, FedTOGA": LARGE.format("lenet", "fedtoga", "sequential"),
+    "LeNet, FedTOGA, stacked": LARGE.format("lenet", "fedtoga", "stacked"),
+    "LeNet, FedAvg, compiled": LARGE.format("lenet", "fedavg", "sequential-compile"),
+    "pfl's CNN, FedAvg": LARGE.format("pfl", "fedavg", "sequential"),
+    "ResNet-18-GN, FedAvg": LARGE.format("resnet18_gn", "fedavg", "sequential"),
+    "ResNet-18-GN, FedTOGA": LARGE.format("resnet18_gn", "fedtoga", "sequential"),
+    "ResNet-18-GN, FedTOGA, bf16": BF16.format("resnet18_gn", "fedtoga", "sequential"),
+    "pfl's benchmark, 2 ranks": OURS.format("pfl", "sequential"),
+    "pfl's benchmark, 2 ranks, compiled": OURS.format("pfl", "sequential-compile"),
+    "LeNet, 2 ranks": OURS.format("lenet", "sequential"),
+    "LeNet, exact sums": "exact_sum.py --model lenet --samples 50",
 }
 
 
-def seconds(commit: Path, model: str, algorithm: str, way: str, sizes: str) -> float:
-    """CPU seconds a round, as the last line says."""
-    command = f"local_steps.py --model {model} --algorithm {algorithm} --only {way} {sizes}"
+def seconds(commit: Path, command: str) -> float:
+    """CPU seconds a round, as the command says; of two ranks, of the first one."""
     ran = subprocess.run(
         [commit / ".venv/bin/python", "cpu_clock.py", *command.split()],
         cwd=commit / "benchmarks",
@@ -43,7 +48,8 @@ def seconds(commit: Path, model: str, algorithm: str, way: str, sizes: str) -> f
         capture_output=True,
         text=True,
     )
-    found = re.search(r"best is .*?, ([\d.]+) s a round", ran.stdout)
+    said = r"(?:best is .*?, |CPU of this rank |^exact +)([\d.]+)"
+    found = re.search(said, ran.stdout, re.MULTILINE)
     if not found:
         raise SystemExit(f"{commit.name}: {command} printed no time:\n{ran.stdout}{ran.stderr}")
     return float(found[1])
@@ -59,11 +65,11 @@ def main() -> None:
     print(
         "| CPU seconds a round | before | after | after / before, turn by turn |\n|---|---|---|---|"
     )
-    for name, row in ROWS.items():
+    for name, command in ROWS.items():
         if options.only not in name:
             continue
         turns = [
-            (seconds(options.before.resolve(), *row), seconds(HERE, *row))
+            (seconds(options.before.resolve(), command), seconds(HERE, command))
             for _ in range(options.turns)
         ]
         before, after = map(median, zip(*turns, strict=True))
