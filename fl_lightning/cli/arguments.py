@@ -49,13 +49,14 @@ def options_of(function: Callable[..., Any], defaults: Mapping[str, Any] = {}) -
 
 
 class _Repeated(argparse.Action):
-    """Collects the values of a repeated flag. They replace the default."""
+    """Collects the values of a repeated flag, which replace the default."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, flag: str | None = None) -> None:
-        """Add a value."""
+        """Add a value, or those of a tuple."""
         earlier = getattr(namespace, self.dest)
-        earlier = () if earlier is self.default else earlier
-        setattr(namespace, self.dest, (*earlier, values))
+        earlier = () if earlier is self.default else earlier or ()
+        added = values if isinstance(values, tuple) else (values,)
+        setattr(namespace, self.dest, None if values is None else (*earlier, *added))
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -112,8 +113,6 @@ def add_parameters(parser: argparse.ArgumentParser, options: Sequence[Option]) -
             parser.add_argument(option.name, nargs="+", type=partial(_read, kind), help=option.help)
         elif option.kind is bool:
             parser.add_argument(flag_of(option.name), action="store_true", help=option.help)
-        elif get_origin(option.kind) is tuple:
-            _add(parser, option, action="extend", default=[*option.default])
         else:
             _add(parser, option, default=option.default)
 
@@ -122,6 +121,8 @@ def _add(group: Any, option: Option, **further: Any) -> None:
     if get_origin(option.kind) is Sequence:
         (kind,), help = get_args(option.kind), f"{option.help} It can be repeated."
         option, further = replace(option, kind=kind, help=help), {**further, "action": _Repeated}
+    elif any(... in get_args(kind) for kind in (option.kind, *get_args(option.kind))):
+        further["action"] = _Repeated  # a tuple of any length
     group.add_argument(
         flag_of(option.name),
         dest=option.name,

@@ -88,6 +88,8 @@ def test_a_choice_has_the_options_of_the_chosen_function():
     assert chosen["algorithm"](None) == "second (5, 6) skip"
     _, chosen = parse("--algorithm", "second", "--algorithm.hidden", "")
     assert chosen["algorithm"](None) == "second () init"
+    _, chosen = parse("--algorithm", "second", *flags, "--algorithm.hidden", "7")
+    assert chosen["algorithm"](None) == "second (5, 6, 7) skip"
 
 
 def test_names_may_have_underscores_hyphens_and_capitals():
