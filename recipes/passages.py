@@ -1,7 +1,8 @@
-"""LoRA for a classifier of texts: from which of eight topics a passage is; no download of data.
+r"""LoRA for a classifier of texts: from which of eight topics a passage is; no download of data.
 
-python recipes/passages.py
-python recipes/passages.py --model.architecture FOLDER --data.tokenizer FOLDER
+    python recipes/passages.py
+    python recipes/passages.py \
+        --model.architecture FOLDER --data.tokenizer FOLDER
 
 The topics are of Python's language reference. A folder, or a name on the Hugging Face Hub, brings a
 model's weights and its tokenizer.
@@ -14,8 +15,8 @@ import fl_lightning as fl
 from fl_lightning.core.constraints import PositiveFloat, PositiveInt
 from fl_lightning.experiment import Experiment
 
-TOPICS = "compound", "debugger", "formatstrings", "import", "numeric-types", "string-methods"
-TOPICS += "typesmapping", "typesseq"
+TOPICS = ["compound", "debugger", "formatstrings", "import", "numeric-types", "string-methods"]
+TOPICS += ["typesmapping", "typesseq"]
 
 
 def passages(
@@ -67,8 +68,14 @@ def classifier(
         rank: Rank of the adapters.
         targets: Last parts of the names of the layers that get adapters.
     """
-    given = {"lora_rank": rank, "lora_targets": targets, "vocabulary": 256}
-    return fl.models.huggingface(architecture, task="classes", classes=classes, **given)
+    return fl.models.huggingface(
+        architecture,
+        task="classes",
+        classes=classes,
+        lora_rank=rank,
+        lora_targets=targets,
+        vocabulary=256,  # bytes
+    )
 
 
 if __name__ == "__main__":

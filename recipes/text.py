@@ -1,8 +1,10 @@
 """Next characters of a text with a Transformer or an LSTM; no download, topics are clients.
 
-python recipes/text.py
-python recipes/text.py --model char_lstm --lr 1
-python recipes/text.py --data text_folder --data-dir path/to/folder
+    python recipes/text.py
+    python recipes/text.py --model char_lstm --lr 1
+    python recipes/text.py --data text_folder --data-dir path/to/folder
+
+The topics are of Python's language reference. Each file of a text folder is a client.
 """
 
 from fl_lightning.data.row_sources import topics
