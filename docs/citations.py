@@ -22,10 +22,13 @@ def bibtex(reference: str) -> str:
     where = venue.partition(f" {year}")[0] if venue != year else ""
     names = re.sub(r" et al\.$", " and others", authors)
     key = re.sub(r"\W", "", authors.split()[0]).lower() + year
-    fields = {"title": titles().get(url, ""), "author": names, "booktitle": where}
+    journal = where.startswith("IEEE T")  # Transactions
+    kind = "article" if journal else "inproceedings" if where else "misc"
+    fields = {"title": titles().get(url, ""), "author": names}
+    fields |= {"journal" if journal else "booktitle": where}
     fields |= {"year": year, "url": url}
     lines = [f"  {name} = {{{value}}}," for name, value in fields.items() if value]
-    return "\n".join([f"@{'inproceedings' if where else 'misc'}{{{key},", *lines, "}"])
+    return "\n".join([f"@{kind}{{{key},", *lines, "}"])
 
 
 @cache

@@ -264,7 +264,7 @@ class Session:
         for text in (*self.notes(federation.cost.uplink > 0), *notes, *about):
             self._say(text)
         if federation.round == o.rounds:
-            self._say(f"nothing is left to train after {o.rounds} rounds: raise --rounds")
+            self._say(f"nothing is left to train after round {o.rounds}: raise --rounds")
 
     def _fit(self, progress: ProgressBar) -> bool:
         federation = self.federation

@@ -81,7 +81,7 @@ def test_resuming_where_there_is_no_run_begins_one(short, tmp_path, capsys):
     assert "had not begun" in capsys.readouterr().out
     assert jobs.results(tmp_path / "new") == jobs.results(folder)
     jobs.experiment("--run-dir", str(tmp_path / "new"), *argv).run()
-    assert "nothing is left to train after 1 rounds: raise --rounds" in capsys.readouterr().out
+    assert "nothing is left to train after round 1: raise --rounds" in capsys.readouterr().out
 
 
 def test_a_run_whose_checkpoints_are_gone_does_not_start_again(short, sentence):
