@@ -65,6 +65,8 @@ def open_run(path: Path | None, method: str, config: Config, resume: bool) -> It
                 (folder / LOCK).unlink()
                 with suppress(OSError):  # NFS keeps files that are open
                     folder.rmdir()
+                    if path is None:
+                        os.removedirs(folder.parent)
 
 
 def program_name() -> str:

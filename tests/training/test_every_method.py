@@ -102,7 +102,7 @@ def test_a_method_trains_or_says_why_not(method: str, task: str) -> None:
         with pytest.raises(fl.UserError, match=words):
             fit.fit(module, data)
         assert distance(module, before) == 0
-        assert not [file for file in Path("runs").rglob("*") if file.is_file()]
+        assert not Path("runs").exists()
         return
     fit.fit(module, data)
     assert (distance(module, before) > 0) == (method != "local_only")
