@@ -162,7 +162,8 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
         by_results[results] = job
     for score in map(make_score, table.scores):
         option, _, value = score.needs.partition(" ")
-        if option and not any((of := job.config[option]) and value in str(of) for job in jobs):
+        kept = [job.config[option] for job in jobs] if option else []
+        if kept and not any(of and value in str(of) for of in kept):
             raise UserError(f"no run would record {score.name}: add {flag_of(score.needs)}")
     return jobs
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from tables import DIGITS, METHODS, SMALL, finished, options
 
+from fl_lightning.__main__ import main
 from fl_lightning.errors import UserError
 from fl_lightning.lab.sweep.layout import choose, layout
 from fl_lightning.lab.sweep.plan import plan
@@ -73,6 +74,13 @@ def test_rows_tune_values_of_their_own(planned):
     averaging = [("fedavg", lr, None) for lr in (0.1, 0.2, 0.3)]
     sharpness = [("fedsam", lr, rho) for lr in (0.4, 0.5) for rho in (0.01, 0.1)]
     assert options(jobs[::2], "algorithm", "lr", "algorithm.rho") == averaging + sharpness
+
+
+def test_a_dry_run_lists_the_trials_before_any_has_run(planned, tmp_path, capsys):
+    planned(SMALL + TUNED + "callback: gradients\nscore: [last, 'gradients_to:50']\n")
+    table = ["table", str(tmp_path / "table.yaml"), "--runs", str(tmp_path / "runs")]
+    main([*table, "--recipe", str(DIGITS), "--dry-run"])
+    assert capsys.readouterr().out.count("fl-lightning run") == 7
 
 
 def test_the_best_of_the_trials_alone_gets_the_seeds_of_the_table(planned, tmp_path):
