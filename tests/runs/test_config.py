@@ -9,6 +9,7 @@ import jobs
 import pytest
 from refusals import Stops, experiment
 
+from fl_lightning.cli.recipes import experiment_of, run_recipe
 from fl_lightning.runs.code import copies, copy_of
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.options import EXTENT, NUMBERS, ROUNDING, Options
@@ -122,6 +123,34 @@ def test_a_users_file_and_what_it_imports_from_beside_it_belong_to_the_run(own, 
         assert f"{name}.py has changed since the run began" in said
         assert before in (folder / f"own/{name}.py").read_text()
         assert now in (folder / f"own/{name}-from-round-3.py").read_text()
+
+
+RECIPE = """
+from fl_lightning.experiment import Experiment
+from fl_lightning.data.sources import digits
+from nets import linear
+
+if __name__ == "__main__":
+    Experiment([digits], [linear], clients=4, rounds=1).run()
+"""
+NETS = """
+from torch import nn
+
+
+def linear(inputs: int, classes: int):
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, classes, bias={}))
+"""
+
+
+def test_what_a_recipe_imports_from_beside_it_belongs_to_the_run(tmp_path):
+    recipe, nets, folder = tmp_path / "recipe.py", tmp_path / "nets.py", tmp_path / "run"
+    recipe.write_text(RECIPE)
+    nets.write_text(NETS.format(True))
+    run_recipe(str(recipe), ["--accelerator", "cpu", "--run-dir", str(folder)])
+    nets.write_text(NETS.format(False))
+    now = experiment_of(str(recipe), ["--accelerator", "cpu"]).config
+    assert Config.read(folder).differences(now, NUMBERS) == ["code"]
+    assert len(list(Run.read(folder).model().parameters())) == 2
 
 
 INNER = "first", "inner/third", "inner/fourth"
