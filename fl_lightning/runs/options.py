@@ -52,6 +52,7 @@ class Effect(Enum):
 NUMBERS, EXTENT, ROUNDING, NONE = Effect
 
 
+@dataclass(frozen=True)
 class OfProgram:
     """Marks an option that runs share which train as one program (`FederatedTrainer.fit_many`)."""
 
