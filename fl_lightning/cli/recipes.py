@@ -14,7 +14,6 @@ from textwrap import fill, indent
 from typing import Any
 
 from fl_lightning.errors import UserError
-from fl_lightning.runs.code import search_first
 
 FOLDER = next(
     parent / "recipes" for parent in Path(__file__).parents[1:] if (parent / "recipes").is_dir()
@@ -58,7 +57,7 @@ def run_recipe(name: str, argv: Sequence[str]) -> None:
         print(list_recipes())
         raise SystemExit(2)
     sys.argv = [str(file.resolve()), *argv]
-    search_first(file.resolve().parent)
+    sys.path.insert(0, str(file.resolve().parent))
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 

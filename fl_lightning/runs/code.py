@@ -36,7 +36,9 @@ def digest(files: Mapping[Path, Path]) -> str:
 def imports(file: Path, module: ModuleType) -> bool:
     """Whether a module is the user's: below the folder of a file, and imported by it."""
     place = Path(getattr(module, "__file__", None) or "/")
-    return place.is_relative_to(file.resolve().parent) and place in _parts(file).values()
+    if module.__name__.startswith("fl_lightning.") or file.resolve().parent not in place.parents:
+        return False  # without a look at what the file imports
+    return place in _parts(file).values()
 
 
 def _parts(file: Path) -> dict[Path, Path]:

@@ -1,5 +1,6 @@
 """The options of a run: what each does to it, and which runs are the same."""
 
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -142,7 +143,7 @@ def linear(inputs: int, classes: int):
 """
 
 
-def test_what_a_recipe_imports_from_beside_it_belongs_to_the_run(tmp_path):
+def test_what_a_recipe_imports_from_beside_it_belongs_to_the_run(tmp_path, monkeypatch):
     recipe, nets, folder = tmp_path / "recipe.py", tmp_path / "nets.py", tmp_path / "run"
     recipe.write_text(RECIPE)
     nets.write_text(NETS.format(True))
@@ -150,6 +151,7 @@ def test_what_a_recipe_imports_from_beside_it_belongs_to_the_run(tmp_path):
     nets.write_text(NETS.format(False))
     now = experiment_of(str(recipe), ["--accelerator", "cpu"]).config
     assert Config.read(folder).differences(now, NUMBERS) == ["code"]
+    monkeypatch.delitem(sys.modules, "nets")  # as in another process
     assert len(list(Run.read(folder).model().parameters())) == 2
 
 
