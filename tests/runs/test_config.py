@@ -77,6 +77,15 @@ def test_an_option_that_an_older_run_lacks_has_its_default(tmp_path):
     assert (read["perturb"], read["server_optimizer"]) == ("none", "mean")
 
 
+@pytest.mark.parametrize(("mu", "refused"), [("0.1", False), ("0.2", True)])
+def test_an_option_of_a_method_that_a_resumed_run_lacks_has_its_default(mu, refused, tmp_path):
+    now = experiment(tmp_path, "--algorithm", "fedprox", "--algorithm.mu", mu).config
+    before = Config(now)
+    del before["algorithm.mu"]
+    with pytest.raises(ValueError, match="algorithm.mu") if refused else nullcontext():
+        before.check_resumption(now)
+
+
 OWN = """
 from fl_lightning import Algorithm
 from fl_lightning.terms import SAM
