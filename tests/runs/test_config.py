@@ -82,7 +82,7 @@ def test_an_option_of_a_method_that_a_resumed_run_lacks_has_its_default(mu, refu
     now = experiment(tmp_path, "--algorithm", "fedprox", "--algorithm.mu", mu).config
     before = Config(now)
     del before["algorithm.mu"]
-    with pytest.raises(ValueError, match="algorithm.mu") if refused else nullcontext():
+    with pytest.raises(ValueError, match=r"algorithm\.mu") if refused else nullcontext():
         before.check_resumption(now)
 
 
