@@ -22,7 +22,12 @@ BEFORE |= {"parallel_clients": 10, "compile": False, "deterministic": False, "lr
 
 OWN_CALLBACK = {"callback": "mine.py:Mine", "callback.every": 3}
 CHANGES: dict[str | None, list[dict[str, Any]]] = {
-    NUMBERS: [{"lr": 0.2}, {"algorithm.rho": 0.2}, {"precision": "bf16-mixed"}],
+    NUMBERS: [
+        {"lr": 0.2},
+        {"algorithm.rho": 0.2},
+        {"precision": "bf16-mixed"},
+        {"evaluate_every": 4},
+    ],
     EXTENT: [{"rounds": 9}, {"finetune_epochs": [1, 5]}, OWN_CALLBACK],
     ROUNDING: [{"executor": "stacked"}, {"parallel_clients": 5}, {"compile": True}],
     None: [
