@@ -103,7 +103,7 @@ BEST = "Accuracy/best"
 """The running maximum of `Accuracy/test`, for HPARAMS, which shows the last value of a tag."""
 
 EVENTS = "events.out.tfevents."
-"""The beginning of the names of event files."""
+"""The beginning of the names of event files. The time follows, and TensorBoard sorts them."""
 
 OPTIONS = f"{EVENTS}0000000000.options"
 """The event file with the options. It is the first, since TensorBoard takes the first options."""
@@ -131,6 +131,15 @@ class TensorBoard(TensorBoardLogger):
         with suppress(OSError, ValueError):  # no table yet, or a damaged one
             accuracies = read_scalars(folder / "metrics.csv").get("test/accuracy", {})
             self._best = max((a for k, a in accuracies.items() if k <= after), default=-inf)
+        self._number_files(folder)
+
+    @rank_zero_only
+    def _number_files(self, folder: Path) -> None:
+        """Number earlier event files if a clock that went back would sort them behind the next."""
+        earlier = sorted(file for file in folder.glob(f"{EVENTS}*") if file.name != OPTIONS)
+        if earlier and earlier[-1].name >= f"{EVENTS}{int(time.time())}":
+            for number, file in enumerate(earlier, 1):
+                file.rename(folder / f"{EVENTS}{number:010d}")
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:

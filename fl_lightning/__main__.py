@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pkgutil import resolve_name
+from signal import SIGINT
 
 import fl_lightning
 from fl_lightning.cli.text_cache import print_text
@@ -46,17 +47,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command that `argv` names."""
     print_any_character()
     command, *rest = (sys.argv[1:] if argv is None else list(argv)) or ["--help"]
-    with ending_with_reader():
-        if command in COMMANDS:
-            print_text([command, *rest], partial(_run, command, rest))
-        elif command in ("-h", "--help"):
-            print(USAGE)
-        elif command == "--version":
-            print(f"fl-lightning {fl_lightning.__version__}")
-        else:
-            print(f"error: there is no command {command!r}", file=sys.stderr)
-            print(USAGE)
-            raise SystemExit(2)
+    try:
+        with ending_with_reader():
+            if command in COMMANDS:
+                print_text([command, *rest], partial(_run, command, rest))
+            elif command in ("-h", "--help"):
+                print(USAGE)
+            elif command == "--version":
+                print(f"fl-lightning {fl_lightning.__version__}")
+            else:
+                print(f"error: there is no command {command!r}", file=sys.stderr)
+                print(USAGE)
+                raise SystemExit(2)
+    except KeyboardInterrupt:  # also within an import
+        raise SystemExit(128 + SIGINT) from None
 
 
 def _run(command: str, argv: Sequence[str]) -> None:

@@ -1,10 +1,11 @@
-"""FedSOL's toy example (Figure 12): where FedProx and FedSOL come to rest on two quadratics.
+"""FedSOL's toy example (Figure 12): where FedProx and FedSOL come to rest.
 
     python recipes/toy.py toy.png
 
-The local loss is (u - 1)^2 / 2 + 0.1 (v - 1)^2 / 2, the proximal one mu (u^2 + v^2) / 2 around the
-global model in the origin. FedProx rests off the line from there to the local optimum, as v is
-flat; FedSOL rests on it, at the distance rho from the optimum.
+The local loss is (u - 1)^2 / 2 + 0.1 (v - 1)^2 / 2, the proximal one
+mu (u^2 + v^2) / 2 around the global model in the origin. FedProx rests off the
+line from there to the local optimum, as v is flat; FedSOL rests on it, at the
+distance rho from the optimum.
 """
 
 from argparse import ArgumentParser, RawDescriptionHelpFormatter

@@ -40,9 +40,12 @@ class Range:
         return above and below and (not self.whole or x % 1 == 0)
 
     def __repr__(self) -> str:
-        """As signatures show it, e.g. `0 <= x < 1`."""
+        """As signatures show it, e.g. `int >= 1` or `0 <= float < 1`."""
+        number = "int" if self.whole else "float"
         left, right = ("<" if end in "()" else "<=" for end in self.ends)
-        return f"{self.low} {left} x {right} {self.high}"
+        if self.high == inf > -self.low:
+            return f"{number} {left.replace('<', '>')} {self.low}"
+        return f"{self.low} {left} {number} {right} {self.high}"
 
 
 FiniteFloat = Annotated[float, Range("a finite number", ends="()")]

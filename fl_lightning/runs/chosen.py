@@ -27,7 +27,7 @@ from fl_lightning.data.columns import check_finite
 from fl_lightning.data.dataset import TrainTest
 from fl_lightning.data.dataset import rows as count
 from fl_lightning.errors import UserError, first_sentence
-from fl_lightning.runs.code import copy_of, search_first
+from fl_lightning.runs.code import copy_of, imports, search_first
 
 MOST_CLASSES = 2**18
 """As many as a vocabulary has. Higher numbers are amounts or times, and their names fill memory."""
@@ -51,11 +51,16 @@ class Chosen:
 
     @property
     def file(self) -> Path | None:
-        """The file of a user-defined function; None for those of packages and notebooks."""
+        """The file of a user-defined function; None for those of packages and notebooks.
+
+        Of a function that a recipe imports from beside it, it is the recipe.
+        """
         if ":" in self.name:
             return Path(self.name.partition(":")[0])
         if self.function.__module__ != "__main__":
-            return None
+            module, recipe = sys.modules.get(self.function.__module__), Path(sys.argv[0])
+            imported = recipe.suffix == ".py" and module and imports(recipe, module)
+            return recipe if imported else None
         code = getattr(self.function, "__code__", None)  # the recipe, which may have ended
         file = code.co_filename if code else getattr(sys.modules["__main__"], "__file__", "")
         return Path(file) if Path(file).is_file() else None
@@ -65,7 +70,9 @@ class Chosen:
         """Where the function is defined: `module:name` or `file.py:name`."""
         if ":" in self.name:
             return self.name
-        return f"{self.file or self.function.__module__}:{self.function.__qualname__}"
+        module = self.function.__module__
+        file = self.file if module == "__main__" else None
+        return f"{file or module}:{self.function.__qualname__}"
 
     def wants(self, parameter: str) -> bool:
         """Whether the function has a parameter of this name."""
@@ -254,14 +261,17 @@ def find_chosen(
 
 def _import(place: str, environment: Mapping[str, Any], folder: Path) -> Callable[..., Any]:
     where, _, name = place.rpartition(":")
-    directory = Path(environment.get("directory", ""))
-    original, copy = directory / where, folder / copy_of(Path(where))
-    file = original if where.endswith(".py") and not _has_changed(original, copy) else copy
-    recipe = str((directory / environment.get("recipe", "")).resolve().parent)
-    sys.path += [] if recipe in sys.path else [recipe]  # it may import its neighbors
-    if not where.endswith(".py"):
+    directory, recipe = Path(environment.get("directory", "")), environment.get("recipe", "")
+    is_file = where.endswith(".py")
+    original = Path(where if is_file else recipe)
+    copy, original = folder / copy_of(original), directory / original
+    file = copy if _has_changed(original, copy) else original
+    beside = str((directory / recipe).resolve().parent)
+    sys.path += [] if beside in sys.path else [beside]  # it may import its neighbors
+    if is_file or copy.is_file():
+        search_first(file.resolve().parent)
+    if not is_file:
         return attrgetter(name)(import_module(where))
-    search_first(file.resolve().parent)
     return attrgetter(name)(SimpleNamespace(**_executed(file, file.read_text("utf-8"))))
 
 

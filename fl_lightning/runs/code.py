@@ -33,6 +33,14 @@ def digest(files: Mapping[Path, Path]) -> str:
     return sha256(content).hexdigest()[:8]
 
 
+def imports(file: Path, module: ModuleType) -> bool:
+    """Whether a module is the user's: below the folder of a file, and imported by it."""
+    place = Path(getattr(module, "__file__", None) or "/")
+    if module.__name__.startswith("fl_lightning.") or file.resolve().parent not in place.parents:
+        return False  # without a look at what the file imports
+    return place in _parts(file).values()
+
+
 def _parts(file: Path) -> dict[Path, Path]:
     """The file and the modules below its folder that it imports, by paths relative to the folder.
 

@@ -9,6 +9,7 @@ from io import StringIO
 from itertools import chain
 from os.path import relpath
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -43,7 +44,12 @@ class Config(dict[str, Any]):
 
     `algorithm` is the name of the method, `algorithm.rho` an option of it. `code` is a digest of
     the user's files that the run uses, if there are any. `config.yaml` holds the same, nested.
+
+    Attributes:
+        defaults: Defaults of the chosen functions' options: a run of an older version may lack one.
     """
+
+    defaults: Mapping[str, Any] = MappingProxyType({})
 
     @classmethod
     def of(
@@ -62,6 +68,7 @@ class Config(dict[str, Any]):
         general = {**vars(options), "precision": precision}
         kept = {k: v for k, v in general.items() if k not in PLACE and k not in unused}
         config = cls(plain(flat(parts | kept)))
+        config.defaults = _component_defaults(chosen)
         if config._has_own_folder and chosen["data"].wants("root"):
             config["data_dir"] = str(Path(config["data_dir"]).absolute())
         if files:
@@ -109,7 +116,9 @@ class Config(dict[str, Any]):
 
     def differences(self, other: "Config", *effects: Effect) -> list[str]:
         """The names of the options with one of these effects that differ in the other run."""
-        mine, its = self.identity(*effects), other.identity(*effects)
+        defaults = {**self.defaults, **other.defaults}
+        both = Config({**defaults, **self}), Config({**defaults, **other})
+        mine, its = (config.identity(*effects) for config in both)
         return [name for name in sorted({*mine, *its}) if mine.get(name) != its.get(name)]
 
     def program(self) -> dict[str, Any]:
@@ -179,7 +188,7 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path | Curve | Draw) else value
 
 
-def component_defaults(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
+def _component_defaults(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
     """The defaults of the chosen functions' options by flat names.
 
     Parameters that the program fills in, such as the folder of the data, are no options.
@@ -187,6 +196,7 @@ def component_defaults(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
     return {
         f"{kind}.{parameter.name}": plain(parameter.default)
         for kind, c in chosen.items()
+        if c.options
         for parameter in signature(c.function).parameters.values()
         if parameter.default is not Parameter.empty and parameter.name in c.options
     }

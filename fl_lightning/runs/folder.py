@@ -128,8 +128,8 @@ def begin(
         if copy.is_file() and copy.read_bytes() != content:
             print(f"note: {file} has changed since the run began ({run.path / 'own'})")
             copy = copy.with_stem(f"{copy.stem}-from-round-{round + 1}")
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(content)
+        with atomic(copy) as written:
+            written.write(content)
 
 
 def end(run: Run, round: int, reason: str) -> None:

@@ -52,6 +52,7 @@ class Effect(Enum):
 NUMBERS, EXTENT, ROUNDING, NONE = Effect
 
 
+@dataclass(frozen=True)
 class OfProgram:
     """Marks an option that runs share which train as one program (`FederatedTrainer.fit_many`)."""
 
@@ -168,7 +169,7 @@ class EvaluationOptions:
         logger: Experiment trackers that get the scalars too, e.g. wandb,mlflow.
     """
 
-    evaluate_every: Annotated[PositiveInt, EXTENT] = 1
+    evaluate_every: PositiveInt = 1  # earlier rounds keep their scores
     metric: Annotated[tuple[str, ...] | None, EXTENT] = None
     validation: OpenFraction | None = None
     validation_from: Annotated[Literal["clients", "test"], With("validation", "0.1")] = "clients"

@@ -223,11 +223,9 @@ class TOGA(Perturbation):
 
     def summary_lines(self, first: View, last: View) -> Iterator[str]:
         if self.beta:
-            m, end = (float(self.beta * v.lr_sum / getattr(v, self.per)) for v in (first, last))
-            yield (
-                f"beta Delta acts as a server momentum of {m:.2g} in the first round and "
-                f"{end:.2g} in the last"
-            )
+            ends = (float(self.beta * v.lr_sum / getattr(v, self.per)) for v in (first, last))
+            from_to = " to ".join(dict.fromkeys(f"{m:.2g}" for m in ends))
+            yield f"effective server momentum: {from_to}"
 
 
 @dataclass(eq=False)

@@ -64,6 +64,15 @@ def test_best_is_the_running_maximum_also_over_a_resumption(resumed):
     assert [s.value for s in events.Scalars("Accuracy/best")] == pytest.approx(best)
 
 
+def test_rounds_after_a_clock_that_went_back_are_shown(tmp_path, monkeypatch):
+    for day in (2, 1):
+        monkeypatch.setattr("time.time", lambda days=20000 + day: 86400.0 * days)
+        logger = TensorBoard(tmp_path, after=2 - day)
+        logger.log_metrics({"test/loss": 1.0}, 3 - day)
+        logger.finalize("success")
+    assert [scalar.step for scalar in read(tmp_path).Scalars("Loss/test")] == [1, 2]
+
+
 def test_hparams_are_the_options_of_the_last_start(resumed):
     shown = options(resumed)
     expected = {"rounds": 6, "lr": 0.5, "clip_norm": "None", "algorithm": "fedavg"}

@@ -12,6 +12,13 @@ from fl_lightning import terms
 from fl_lightning.algorithms import modifiers
 from fl_lightning.algorithms.registry import ALGORITHMS, functions
 from fl_lightning.callbacks import CALLBACKS
+from fl_lightning.core.constraints import (
+    BelowOneFloat,
+    FiniteFloat,
+    PositiveFloat,
+    PositiveInt,
+    metadata,
+)
 from fl_lightning.data import CropFlip, schemes
 from fl_lightning.runs.options import Options
 
@@ -122,3 +129,21 @@ def test_every_number_of_a_term_has_a_range():
         if field.type in (int, float, int | None, float | None)
     ]
     assert plain == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [
+        (PositiveInt, "int >= 1"),
+        (PositiveFloat, "float > 0"),
+        (BelowOneFloat, "0 <= float < 1"),
+        (FiniteFloat, "-inf < float < inf"),
+    ],
+)
+def test_signatures_show_ranges_as_inequalities(kind, shown):
+    [allowed] = metadata(kind)
+    assert repr(allowed) == shown
+
+
+def test_the_signature_of_the_options_shows_no_address():
+    assert " at 0x" not in str(signature(Options))

@@ -152,3 +152,13 @@ def test_no_file_is_overwritten(tmp_path, capsys):
     assert stop.value.code == 2
     assert "there already" in capsys.readouterr().err
     assert Path(tmp_path, "mine.py").read_text() == "mine"
+
+
+def test_ctrl_c_ends_a_command_in_silence(monkeypatch, capsys):
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(entry, "resolve_name", interrupted)
+    with pytest.raises(SystemExit, match="130"):
+        entry.main(["compare", "runs"])
+    assert capsys.readouterr().err == ""

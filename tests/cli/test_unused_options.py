@@ -196,7 +196,7 @@ def printed(capsys, tmp_path):
         ("--algorithm fedbabu", "fedbabu trains clients' own models"),
         ("--algorithm knn_per", "knn_per trains clients' own models"),
         ("--sampling weighted --weighting by_size", "they count twice"),
-        ("--algorithm fedtoga", "fedtoga: beta Delta acts as a server momentum of"),
+        ("--algorithm fedtoga", "fedtoga: effective server momentum: 0.8\n"),
         ("--algorithm fedvra --algorithm.a 300", "fedvra: the dual step a = 300 is unstable"),
         ("--algorithm local_adamw --lr 0.1", "local_adamw: steps are as long as the learning rate"),
         ("--algorithm local_adamw --lr 0.001", ""),

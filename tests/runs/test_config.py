@@ -1,5 +1,6 @@
 """The options of a run: what each does to it, and which runs are the same."""
 
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -9,6 +10,7 @@ import jobs
 import pytest
 from refusals import Stops, experiment
 
+from fl_lightning.cli.recipes import experiment_of, run_recipe
 from fl_lightning.runs.code import copies, copy_of
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.options import EXTENT, NUMBERS, ROUNDING, Options
@@ -20,7 +22,12 @@ BEFORE |= {"parallel_clients": 10, "compile": False, "deterministic": False, "lr
 
 OWN_CALLBACK = {"callback": "mine.py:Mine", "callback.every": 3}
 CHANGES: dict[str | None, list[dict[str, Any]]] = {
-    NUMBERS: [{"lr": 0.2}, {"algorithm.rho": 0.2}, {"precision": "bf16-mixed"}],
+    NUMBERS: [
+        {"lr": 0.2},
+        {"algorithm.rho": 0.2},
+        {"precision": "bf16-mixed"},
+        {"evaluate_every": 4},
+    ],
     EXTENT: [{"rounds": 9}, {"finetune_epochs": [1, 5]}, OWN_CALLBACK],
     ROUNDING: [{"executor": "stacked"}, {"parallel_clients": 5}, {"compile": True}],
     None: [
@@ -75,6 +82,15 @@ def test_an_option_that_an_older_run_lacks_has_its_default(tmp_path):
     assert (read["perturb"], read["server_optimizer"]) == ("none", "mean")
 
 
+@pytest.mark.parametrize(("mu", "refused"), [("0.1", False), ("0.2", True)])
+def test_an_option_of_a_method_that_a_resumed_run_lacks_has_its_default(mu, refused, tmp_path):
+    now = experiment(tmp_path, "--algorithm", "fedprox", "--algorithm.mu", mu).config
+    before = Config(now)
+    del before["algorithm.mu"]
+    with pytest.raises(ValueError, match=r"algorithm\.mu") if refused else nullcontext():
+        before.check_resumption(now)
+
+
 OWN = """
 from fl_lightning import Algorithm
 from fl_lightning.terms import SAM
@@ -122,6 +138,35 @@ def test_a_users_file_and_what_it_imports_from_beside_it_belong_to_the_run(own, 
         assert f"{name}.py has changed since the run began" in said
         assert before in (folder / f"own/{name}.py").read_text()
         assert now in (folder / f"own/{name}-from-round-3.py").read_text()
+
+
+RECIPE = """
+from fl_lightning.experiment import Experiment
+from fl_lightning.data.sources import digits
+from nets import linear
+
+if __name__ == "__main__":
+    Experiment([digits], [linear], clients=4, rounds=1).run()
+"""
+NETS = """
+from torch import nn
+
+
+def linear(inputs: int, classes: int):
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, classes, bias={}))
+"""
+
+
+def test_what_a_recipe_imports_from_beside_it_belongs_to_the_run(tmp_path, monkeypatch):
+    recipe, nets, folder = tmp_path / "recipe.py", tmp_path / "nets.py", tmp_path / "run"
+    recipe.write_text(RECIPE)
+    nets.write_text(NETS.format(True))
+    run_recipe(str(recipe), ["--accelerator", "cpu", "--run-dir", str(folder)])
+    nets.write_text(NETS.format(False))
+    now = experiment_of(str(recipe), ["--accelerator", "cpu"]).config
+    assert Config.read(folder).differences(now, NUMBERS) == ["code"]
+    monkeypatch.delitem(sys.modules, "nets")  # as in another process
+    assert len(list(Run.read(folder).model().parameters())) == 2
 
 
 INNER = "first", "inner/third", "inner/fourth"

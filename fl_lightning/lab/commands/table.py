@@ -122,11 +122,8 @@ class TableOptions:
 
 def main(argv: Sequence[str]) -> None:
     """Run the table that `argv` names."""
-    try:
-        with exit_with_message():
-            _run(*parse(argv))
-    except KeyboardInterrupt:
-        raise SystemExit(EXIT_INTERRUPTED) from None
+    with exit_with_message():
+        _run(*parse(argv))
 
 
 def _run(options: TableOptions, further: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ from fl_lightning.lab.report.comparison import format_value
 from fl_lightning.lab.report.score import score as make_score
 from fl_lightning.lab.sweep.axes import joined
 from fl_lightning.lab.sweep.table_file import TableFile
-from fl_lightning.runs.config import Config, component_defaults, flat, folders_of_runs
+from fl_lightning.runs.config import Config, flat, folders_of_runs
 from fl_lightning.runs.options import EXTENT, NONE, NUMBERS, ROUNDING
 from fl_lightning.runs.run import Run
 from fl_lightning.training.together import refusal
@@ -48,7 +48,6 @@ class Job:
         further: Those of them that the user has added, which a resumed run gets too.
         config: The options of the run.
         rounds: Those of the table, which the user's options may shorten.
-        defaults: Options that a run of an older version may lack.
         cells: The cells that show it; equal options of several cells are one run.
         folder: Where it lies or will lie.
         logs: The folder of the files of what runs print.
@@ -61,7 +60,6 @@ class Job:
     further: Sequence[str]
     config: Config
     rounds: int
-    defaults: dict[str, Any]
     cells: list[Cell]
     folder: Path
     logs: Path
@@ -84,7 +82,7 @@ class Job:
         """Whether a run has the options of this one."""
         if any(found[option] != self.config[option] for option in ("algorithm", "seed")):
             return False  # comparing all would take long
-        return not self.config.differences(Config({**self.defaults, **found}), *RESULTS)
+        return not self.config.differences(found, *RESULTS)
 
     def command(self) -> list[str]:
         """The recipe's options that begin or resume the run."""
@@ -150,11 +148,10 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
             same.cells.append(cell)
             continue
         folder = _new_folder(runs, cell, seed, {*existing, *(job.folder for job in jobs)})
-        defaults = component_defaults(experiment.chosen)
         shortens = not given(further).isdisjoint({"rounds", "config"})
         whole = experiment_of(str(recipe), line) if shortens else experiment
         rounds, logs = whole.config["rounds"], runs / "logs"
-        own = config, rounds, defaults, [cell], folder, logs, _program(experiment)
+        own = config, rounds, [cell], folder, logs, _program(experiment)
         job = Job(recipe, argv, further, *own)
         fitting = (path for path, found in existing.items() if found and job.fits(found))
         job.folder = next(fitting, folder)
