@@ -11,6 +11,7 @@ from fl_lightning.core.losses import (
     IGNORED,
     TaskLoss,
     cross_entropy,
+    is_binary,
     is_cross_entropy,
     like,
     one_number,
@@ -39,14 +40,25 @@ def check_classes(loss: TaskLoss, out: Any, data: DeviceDataset, module: nn.Modu
             )
 
 
+def _check_binary(name: str, y: Any) -> None:
+    """Raise a ModelError unless all targets of a binary cross entropy lie from 0 to 1."""
+    for block in blocks(y) if isinstance(y, Tensor) else ():
+        wrong = block[(block < 0) | (block > 1)]
+        if len(wrong):
+            raise ModelError(
+                f"the loss {name} takes targets from 0 to 1, but one is {wrong[0]:g}: choose "
+                "another loss, such as mse or cross_entropy"
+            )
+
+
 def checked_loss(
     loss: TaskLoss, out: Any, y: Any, data: DeviceDataset, module: nn.Module
 ) -> Tensor:
     """The loss of two samples of the data.
 
     Raises:
-        ModelError: If it cannot be computed, is no mean, has weights to train, or broadcasts
-            outputs and targets.
+        ModelError: If it cannot be computed, is no mean, has weights to train, broadcasts outputs
+            and targets, or is binary and has targets outside of 0 to 1.
     """
     name = getattr(loss, "__name__", type(loss).__name__)
     if (reduction := option(loss, "reduction", "mean")) not in ("mean", "batchmean"):
@@ -74,6 +86,8 @@ def checked_loss(
             f"{kinds} ({first_sentence(error)}): choose another loss{such} or other targets"
         ) from error
     value = one_number(returned, "the loss of the task", ModelError)
+    if is_binary(loss):
+        _check_binary(name, data.y)
     if _compares_each_with_each(loss, out, y, data):
         raise ModelError(
             f"the loss compares outputs of shape {tuple(out.shape)} with targets of shape "
