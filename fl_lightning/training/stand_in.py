@@ -32,6 +32,8 @@ INSTEAD = {
     "barebones": "call self.log in the place of super().log",  # which reads it first
     "callback_metrics": "the history has what is logged",
     "estimated_stepping_batches": "schedule by rounds, self.trainer.max_epochs",
+    "global_step": "use self.current_epoch, the round",  # which self.global_step reads
+    "local_rank": "use self.trainer.global_rank",
     "logger": "log numbers by self.log",
     "loggers": "log numbers by self.log",
     "lr_scheduler_configs": "the history has local/lr",  # which self.lr_schedulers() reads
