@@ -39,7 +39,9 @@ INSTEAD = {
     "lr_scheduler_configs": "the history has local/lr",  # which self.lr_schedulers() reads
     "max_epochs": "read it in configure_optimizers, or give the module the number of rounds",
     "optimizers": "the history has local/lr",
-    "strategy": "the history has local/lr",  # which self.optimizers() reads
+    "progress_bar_callback": "print if self.trainer.is_global_zero",  # which self.print reads
+    # which self.all_gather and self.optimizers() read
+    "strategy": "every rank scores all batches, and the history has local/lr",
 }
 """What to do where a module reads what `self.trainer` has not."""
 

@@ -180,6 +180,8 @@ STEPS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "global_step": (lambda self, _: self.global_step, "use self.current_epoch, the round"),
     "local_rank": (lambda self, _: self.local_rank, "self.trainer.global_rank"),
     "optimizers": (lambda self, _: self.optimizers(), "local/lr"),
+    "print": (lambda self, _: self.print("here"), "print if self.trainer.is_global_zero"),
+    "all_gather": (lambda self, b: self.all_gather(b["x"]), "every rank scores all batches"),
     "a moving average": (averages, "'norm.weight' in a step"),
     "a moving average of data": (averages_data, "'norm.weight' in a step"),
     "a logged sum": (
