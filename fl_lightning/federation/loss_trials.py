@@ -40,14 +40,16 @@ def check_classes(loss: TaskLoss, out: Any, data: DeviceDataset, module: nn.Modu
             )
 
 
-def _check_binary(name: str, y: Any) -> None:
+def _check_binary(name: str, data: DeviceDataset) -> None:
     """Raise a ModelError unless all targets of a binary cross entropy lie from 0 to 1."""
-    for block in blocks(y) if isinstance(y, Tensor) else ():
+    fix = "choose another loss, such as mse or cross_entropy"
+    if data.unit != (0, 1):
+        fix = "give --data.standardize-target false"
+    for block in blocks(data.y) if isinstance(data.y, Tensor) else ():
         wrong = block[(block < 0) | (block > 1)]
         if len(wrong):
             raise ModelError(
-                f"the loss {name} takes targets from 0 to 1, but one is {wrong[0]:g}: choose "
-                "another loss, such as mse or cross_entropy"
+                f"the loss {name} takes targets from 0 to 1, but one is {wrong[0]:g}: {fix}"
             )
 
 
@@ -78,16 +80,18 @@ def checked_loss(
         raise
     except Exception as error:
         kinds = ", ".join(f"{t.dtype} of shape {tuple(t.shape)}" for t in tree_leaves(y))
-        such = ", such as mse," if is_cross_entropy(loss) else ""
+        such, too = "", ""
+        if is_cross_entropy(loss):
+            such, too = ", such as mse,", "; of a table, name the classes"
         if not isinstance(scores_of(out), Tensor):
             such = f", a function of the {type(out).__name__} that the model returns,"
         raise ModelError(
             f"the loss {name} cannot compare the output of {class_name(module)} with two targets, "
-            f"{kinds} ({first_sentence(error)}): choose another loss{such} or other targets"
+            f"{kinds} ({first_sentence(error)}): choose another loss{such} or other targets{too}"
         ) from error
     value = one_number(returned, "the loss of the task", ModelError)
     if is_binary(loss):
-        _check_binary(name, data.y)
+        _check_binary(name, data)
     if _compares_each_with_each(loss, out, y, data):
         raise ModelError(
             f"the loss compares outputs of shape {tuple(out.shape)} with targets of shape "
