@@ -40,14 +40,15 @@ def check_classes(loss: TaskLoss, out: Any, data: DeviceDataset, module: nn.Modu
             )
 
 
-def _check_binary(name: str, data: DeviceDataset) -> None:
+def check_binary(loss: TaskLoss, data: DeviceDataset) -> None:
     """Raise a ModelError unless all targets of a binary cross entropy lie from 0 to 1."""
     fix = "choose another loss, such as mse or cross_entropy"
     if data.unit != (0, 1):
         fix = "give --data.standardize-target false"
-    for block in blocks(data.y) if isinstance(data.y, Tensor) else ():
+    for block in blocks(data.y) if is_binary(loss) else ():
         wrong = block[(block < 0) | (block > 1)]
         if len(wrong):
+            name = getattr(loss, "__name__", type(loss).__name__)
             raise ModelError(
                 f"the loss {name} takes targets from 0 to 1, but one is {wrong[0]:g}: {fix}"
             )
@@ -90,8 +91,7 @@ def checked_loss(
             f"{kinds} ({first_sentence(error)}): choose another loss{such} or other targets{too}"
         ) from error
     value = one_number(returned, "the loss of the task", ModelError)
-    if is_binary(loss):
-        _check_binary(name, data)
+    check_binary(loss, data)
     if _compares_each_with_each(loss, out, y, data):
         raise ModelError(
             f"the loss compares outputs of shape {tuple(out.shape)} with targets of shape "

@@ -123,6 +123,12 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
             ("ignored classes", nn.BCEWithLogitsLoss(), COUNTS - 100.0, "is -100"),
         )
     },
+    "numbers for two classes to test": (
+        lambda: trainer(loss="binary_cross_entropy").fit(
+            net(), fl.FederatedData((X, Y.sigmoid()), (X, -Y.abs()), clients=owners())
+        ),
+        ("is -", "from 0 to 1"),
+    ),
     "floats for classes": (lambda: trainer().fit(net(), numbers()), ("cross_entropy", "float32")),
     "targets": (
         lambda: trainer(loss="mse").fit(nn.Linear(5, 3), numbers()),
