@@ -173,9 +173,12 @@ class Stopping:
     def on_fit_start(self, federation: Federation) -> None:
         """Begin anew with a run, since it may have ended another; end a resumed one that had."""
         if federation.round == 0:
-            state = [f for f in fields(self) if not f.init and f.default is not MISSING]
-            vars(self).update({f.name: f.default for f in state})
+            self._begin_anew()
         federation.should_stop |= self._ends(federation)
+
+    def _begin_anew(self) -> None:
+        state = [f for f in fields(self) if not f.init and f.default is not MISSING]
+        vars(self).update({f.name: f.default for f in state})
 
     def _count(self, federation: Federation, progress: bool) -> None:
         self.waited = 0 if progress else self.waited + 1

@@ -3,9 +3,10 @@
 from collections import ChainMap
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Literal
+from typing import Literal
 
 from fl_lightning.callbacks.bases import Measure, Stopping
+from fl_lightning.callbacks.checkpoint import Checkpoint
 from fl_lightning.callbacks.scoring import Evaluation
 from fl_lightning.core.constraints import FiniteFloat, NonNegativeFloat, PositiveFloat
 from fl_lightning.errors import UserError
@@ -22,7 +23,8 @@ class EarlyStopping(Stopping):
 
     Args:
         patience: Evaluations without improvement before the run stops.
-        monitor: The scalar, such as val/loss, val/accuracy or train/loss.
+        monitor: The scalar, such as val/loss, val/accuracy or train/loss; none for the score that
+            chooses best.pt, the first of the validation part.
         min_delta: The smallest change that is an improvement.
         mode: The direction in which the scalar improves; auto: as its metric says, else by its
             name: max for scores such as accuracy, auroc, dice or f1, else min.
@@ -30,34 +32,39 @@ class EarlyStopping(Stopping):
             test/accuracy; none for patience alone.
     """
 
-    monitor: str = "val/loss"
+    monitor: str | None = None
     min_delta: NonNegativeFloat = 0.0
     mode: Literal["auto", "min", "max"] = "auto"
     stopping_threshold: FiniteFloat | None = None
     score: float = field(default=-inf, init=False)
     best: float = field(default=-inf, init=False)
     evaluations: int = field(default=0, init=False)
-    saved = "score", "best", "evaluations", "monitor", "mode"
+    follows: tuple[str, ...] = field(default=(), init=False)
+    saved = "score", "best", "evaluations", "follows"
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue, unless the run monitors another scalar now."""
-        if (state["monitor"], state["mode"]) == (self.monitor, self.mode):
-            super().load_state_dict(state)
+    def on_fit_start(self, federation: Federation) -> None:
+        """Begin anew also where a resumed run monitors another scalar."""
+        follows = self.mode, self._monitored(federation)
+        if federation.round and follows != self.follows:
+            self._begin_anew()
+        super().on_fit_start(federation)
+        self.follows = follows
 
     def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
-        if self.monitor in federation.last_only:
+        monitor = self._monitored(federation)
+        if monitor in federation.last_only:
             return  # a run of more rounds would not have compared it
         callbacks = federation.fabric._callbacks
         scored = (one.scored for one in callbacks if isinstance(one, Evaluation))
         self.evaluations += federation.round in scored
-        if self.monitor not in metrics:
+        if monitor not in metrics:
             rarest = max((one.every for one in callbacks if isinstance(one, Measure)), default=1)
             unknown = self.evaluations >= self.patience and federation.round >= rarest
             if self.best == -inf and unknown:
                 known = ", ".join(sorted(metrics))
-                raise UserError(f"no round has recorded {self.monitor!r}: monitor one of {known}")
+                raise UserError(f"no round has recorded {monitor!r}: monitor one of {known}")
             return
-        self.score = metrics[self.monitor] * self._sign(federation)
+        self.score = metrics[monitor] * self._sign(federation)
         better = self.score > self.best + self.min_delta
         self.best = self.score if better else self.best
         self._count(federation, better)
@@ -68,10 +75,16 @@ class EarlyStopping(Stopping):
         reached = self.score >= self.stopping_threshold * self._sign(federation)
         return reached or super()._ends(federation)
 
+    def _monitored(self, federation: Federation) -> str:
+        callbacks = federation.fabric._callbacks
+        chooses = (one.monitor for one in callbacks if isinstance(one, Checkpoint))
+        return self.monitor or next(chooses, "train/loss")
+
     def _sign(self, federation: Federation) -> int:
         """1 if larger values are better, else -1."""
         others = [getattr(other, "directions", {}) for other in federation.fabric._callbacks]
-        upwards = ChainMap(*others).get(self.monitor, higher_is_better(self.monitor))
+        monitor = self._monitored(federation)
+        upwards = ChainMap(*others).get(monitor, higher_is_better(monitor))
         return 1 if {"auto": upwards, "max": True, "min": False}[self.mode] else -1
 
 

@@ -147,6 +147,10 @@ def make_metrics(
         elif name in METRICS:
             make = METRICS[name]
             metric = make(classes) if "classes" in signature(make).parameters else make()
+        elif isinstance(name, Metric):
+            raise UserError(
+                f"metrics holds {name!r:.60}: give objects by name, as metrics={{'mine': ...}}"
+            )
         else:
             raise UserError(f"there is no metric {name!r}{nearest(name, METRICS)}")
         if not isinstance(metric, Metric):

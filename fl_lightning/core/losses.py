@@ -95,6 +95,13 @@ def is_cross_entropy(loss: object) -> bool:
     return isinstance(bare, nn.CrossEntropyLoss | nn.NLLLoss) or bare in known
 
 
+def is_binary(loss: object) -> bool:
+    """Whether a loss is `binary_cross_entropy` or PyTorch's of logits: targets are from 0 to 1."""
+    bare = loss.func if isinstance(loss, partial) else loss
+    known = binary_cross_entropy, F.binary_cross_entropy_with_logits
+    return isinstance(bare, nn.BCEWithLogitsLoss) or bare in known
+
+
 def is_mean_cross_entropy(loss: TaskLoss) -> bool:
     """Whether a loss has the value of `cross_entropy` on an example; the module's own has none."""
     scores, y = torch.arange(12.0).view(3, 4).sin(), torch.tensor([0, 2, 1])

@@ -132,6 +132,7 @@ def table(
     test: OpenFraction = 0.2,
     standardize: bool = True,
     standardize_target: bool = True,
+    classes: tuple[str, ...] = (),
 ) -> FederatedData:
     """A CSV file: a column of targets, one of owners, and numbers as inputs.
 
@@ -144,6 +145,7 @@ def table(
         standardize: Shift and scale each input to mean 0 and standard deviation 1.
         standardize_target: The same for a target of numbers, whose loss has no unit then; metrics
             stay in the target's unit.
+        classes: Names of the classes 0, 1, ... of a target of whole numbers, such as no,yes.
     """
     return FederatedData.from_table(
         file,
@@ -153,4 +155,5 @@ def table(
         test=test,
         standardize=standardize,
         standardize_target=standardize_target,
+        classes=classes or None,
     )

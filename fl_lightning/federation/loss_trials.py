@@ -11,6 +11,7 @@ from fl_lightning.core.losses import (
     IGNORED,
     TaskLoss,
     cross_entropy,
+    is_binary,
     is_cross_entropy,
     like,
     one_number,
@@ -39,14 +40,28 @@ def check_classes(loss: TaskLoss, out: Any, data: DeviceDataset, module: nn.Modu
             )
 
 
+def check_binary(loss: TaskLoss, data: DeviceDataset) -> None:
+    """Raise a ModelError unless all targets of a binary cross entropy lie from 0 to 1."""
+    fix = "choose another loss, such as mse or cross_entropy"
+    if data.unit != (0, 1):
+        fix = "give --data.standardize-target false"
+    for block in blocks(data.y) if is_binary(loss) else ():
+        wrong = block[(block < 0) | (block > 1)]
+        if len(wrong):
+            name = getattr(loss, "__name__", type(loss).__name__)
+            raise ModelError(
+                f"the loss {name} takes targets from 0 to 1, but one is {wrong[0]:g}: {fix}"
+            )
+
+
 def checked_loss(
     loss: TaskLoss, out: Any, y: Any, data: DeviceDataset, module: nn.Module
 ) -> Tensor:
     """The loss of two samples of the data.
 
     Raises:
-        ModelError: If it cannot be computed, is no mean, has weights to train, or broadcasts
-            outputs and targets.
+        ModelError: If it cannot be computed, is no mean, has weights to train, broadcasts outputs
+            and targets, or is binary and has targets outside of 0 to 1.
     """
     name = getattr(loss, "__name__", type(loss).__name__)
     if (reduction := option(loss, "reduction", "mean")) not in ("mean", "batchmean"):
@@ -66,14 +81,17 @@ def checked_loss(
         raise
     except Exception as error:
         kinds = ", ".join(f"{t.dtype} of shape {tuple(t.shape)}" for t in tree_leaves(y))
-        such = ", such as mse," if is_cross_entropy(loss) else ""
+        such, too = "", ""
+        if is_cross_entropy(loss):
+            such, too = ", such as mse,", "; of a table, name the classes"
         if not isinstance(scores_of(out), Tensor):
             such = f", a function of the {type(out).__name__} that the model returns,"
         raise ModelError(
             f"the loss {name} cannot compare the output of {class_name(module)} with two targets, "
-            f"{kinds} ({first_sentence(error)}): choose another loss{such} or other targets"
+            f"{kinds} ({first_sentence(error)}): choose another loss{such} or other targets{too}"
         ) from error
     value = one_number(returned, "the loss of the task", ModelError)
+    check_binary(loss, data)
     if _compares_each_with_each(loss, out, y, data):
         raise ModelError(
             f"the loss compares outputs of shape {tuple(out.shape)} with targets of shape "

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from fl_lightning.callbacks.bases import CohortMeasure, over_clients
 from fl_lightning.callbacks.metrics import larger_is_better
 from fl_lightning.callbacks.scoring import Autocast, Evaluation
-from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.algorithm import Algorithm, local_sgd
 from fl_lightning.core.losses import own_loss
 from fl_lightning.data import DeviceDataset
 from fl_lightning.data.dataset import is_image
@@ -46,6 +46,7 @@ class LightningTask(Task):
         self.optimizer = ""  # as text, if it is the module's own
         self.plateau: Plateau | None = None  # its scheduler, if that waits for a score
         self.logged = dict[str, list[str]]()  # the names of the scores of each part
+        self.replaces = False  # whether it takes the place of an algorithm's
         self.scaled = False  # whether rows have images whose numbers are divided by 255
         self.unscored = list[str]()  # the parts of the data that the module has no step for
         super().__init__(module, own_loss, (), batch_size)
@@ -60,6 +61,7 @@ class LightningTask(Task):
         if not self.own_optimizer:
             return algorithm
         assert is_lightning(self.module)
+        self.replaces = algorithm.local is not local_sgd or algorithm.lr is not None
         stand_in = self.steps.stand_in
         stand_in.rounds, stand_in.check_val_every_n_epoch = rounds, evaluate_every
         local, lr, self.optimizer = local_optimizer(self.module, rounds)
@@ -92,6 +94,11 @@ class LightningTask(Task):
             found.append(
                 f"note: metrics rest in {name}.training_step, as parallel clients cannot keep "
                 "their sums: log numbers there"
+            )
+        if self.replaces:
+            found.append(
+                f"note: {name}.configure_optimizers replaces the local optimizer and learning rate "
+                "of the algorithm"
             )
         if self.steps.logs_loss:
             found.append(

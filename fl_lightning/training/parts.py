@@ -168,10 +168,11 @@ def _check_callbacks(made: Sequence[Any], has_validation: bool) -> None:
     """Raise a UserError unless these objects can be callbacks of one run."""
     for new in made:
         name = type(new).__name__
-        if str(getattr(new, "monitor", "")).startswith("val/") and not has_validation:
+        monitor = getattr(new, "monitor", "")
+        if (monitor is None or str(monitor).startswith("val/")) and not has_validation:
+            needs = f"monitors {monitor}, which needs" if monitor else "needs"
             raise UserError(
-                f"{name} monitors {new.monitor}, which needs a validation part: add "
-                "--validation 0.1, or monitor=test/loss"
+                f"{name} {needs} a validation part: add --validation 0.1, or monitor=test/loss"
             )
         if isinstance(new, LightningCallback):
             raise UserError(

@@ -32,12 +32,16 @@ INSTEAD = {
     "barebones": "call self.log in the place of super().log",  # which reads it first
     "callback_metrics": "the history has what is logged",
     "estimated_stepping_batches": "schedule by rounds, self.trainer.max_epochs",
+    "global_step": "use self.current_epoch, the round",  # which self.global_step reads
+    "local_rank": "use self.trainer.global_rank",
     "logger": "log numbers by self.log",
     "loggers": "log numbers by self.log",
     "lr_scheduler_configs": "the history has local/lr",  # which self.lr_schedulers() reads
     "max_epochs": "read it in configure_optimizers, or give the module the number of rounds",
     "optimizers": "the history has local/lr",
-    "strategy": "the history has local/lr",  # which self.optimizers() reads
+    "progress_bar_callback": "print if self.trainer.is_global_zero",  # which self.print reads
+    # which self.all_gather and self.optimizers() read
+    "strategy": "every rank scores all batches, and the history has local/lr",
 }
 """What to do where a module reads what `self.trainer` has not."""
 

@@ -23,6 +23,7 @@ from fl_lightning.data.dataset import rows as count
 from fl_lightning.data.federated import FederatedData
 from fl_lightning.errors import UserError, first_sentence
 from fl_lightning.federation.federation import Metrics
+from fl_lightning.federation.loss_trials import check_binary
 from fl_lightning.federation.mean_loss import modes_kept
 from fl_lightning.runs.chosen import number_names
 
@@ -76,6 +77,7 @@ class Task:
 
     def try_out(self, data: DeviceDataset, part: str) -> None:
         """Score the module on the first samples; a UserError if a metric cannot take them."""
+        check_binary(self.loss, data)
         first = torch.arange(min(len(data), self.batch_size))
         try:
             self._scored(self.scores(data, part, first), part)

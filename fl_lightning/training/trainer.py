@@ -13,6 +13,7 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.losses import TaskLoss
 from fl_lightning.data import CropFlip
 from fl_lightning.data.federated import FederatedData
+from fl_lightning.distributed.collectives import load_rank_zero_first
 from fl_lightning.distributed.launch import in_one_thread, launch_same_ranks
 from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Metrics
@@ -123,7 +124,7 @@ class FederatedTrainer(HintsOnAttributes):
     def fit(
         self,
         module: nn.Module,
-        data: FederatedData | None = None,
+        data: FederatedData | Callable[[], FederatedData] | None = None,
         *,
         datamodule: Any = None,
         clients: Any = None,
@@ -133,7 +134,8 @@ class FederatedTrainer(HintsOnAttributes):
 
         Args:
             module: A LightningModule, or a plain module.
-            data: The data with their clients.
+            data: The data with their clients; or a function that loads them, which is called after
+                the launch, on the first rank before the others.
             datamodule: A LightningDataModule instead of data.
             clients: The owners of its training data, as `FederatedData` takes them.
             resume: Continue the run in `run_dir` from its newest checkpoint, or begin one there;
@@ -149,6 +151,8 @@ class FederatedTrainer(HintsOnAttributes):
             RankLostError: If another rank ended.
             SystemExit: With code 75 if SIGTERM or SIGUSR1 has stopped the run after a checkpoint.
         """
+        if callable(data):
+            data = load_rank_zero_first(self._launched(), data)
         data = arguments.read_data(data, datamodule, clients)
         set_up(module)
         session, make = self._session(module, data, resume)

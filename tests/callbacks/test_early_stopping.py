@@ -168,8 +168,14 @@ def test_a_run_stopped_in_its_last_round_is_scored_when_it_is_resumed(tmp_path):
 def test_another_scalar_to_monitor_begins_anew():
     of_accuracy, of_loss = (EarlyStopping(3, f"test/{name}") for name in ("accuracy", "loss"))
     of_accuracy.best, of_accuracy.waited = 0.9, 2
-    of_loss.load_state_dict(of_accuracy.state_dict())
-    assert (of_loss.best, of_loss.waited) == (-inf, 0)
+    of_accuracy.follows = "auto", "test/accuracy"
+    resumed: Any = SimpleNamespace(
+        round=3, should_stop=False, fabric=SimpleNamespace(_callbacks=[])
+    )
+    for stop, kept in ((of_accuracy, (0.9, 2)), (of_loss, (-inf, 0))):
+        stop.load_state_dict(of_accuracy.state_dict())
+        stop.on_fit_start(resumed)
+        assert (stop.best, stop.waited) == kept
 
 
 OWN = '''

@@ -64,6 +64,17 @@ def test_a_table_is_fitted_and_scored_by_its_own_metrics(csv, tmp_path, capsys):
     assert f"test rmse {last['test/rmse']:.4g}" in said
 
 
+def test_whole_numbers_of_a_table_are_classes_if_these_are_named(csv, tmp_path):
+    made = frame()
+    made.assign(score=(made.score > 3).astype(int)).to_csv(csv, index=False)
+    named = "--data.classes", "low,high"
+    run = trained(tmp_path / "run", *columns(csv), *named, "--metric", "auroc")
+    train, test = run.data()
+    assert train.classes == test.classes == ("low", "high")
+    right = (run.model()(test.x).argmax(1) == test.y).double().mean().item()
+    assert run.scalars["test/accuracy"][4] == pytest.approx(right)
+
+
 def test_the_table_of_a_run_is_that_of_the_folder_where_it_was_trained(csv, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = trained(tmp_path / "run", *columns(Path("file.csv")), "--loss", "mse")
@@ -104,7 +115,9 @@ def test_a_loss_of_ones_own_with_options(csv, tmp_path):
     ("argv", "said"),
     [
         ("--data.target scor --loss mse", "no column 'scor'"),
-        ("", "cross_entropy"),
+        ("", "of a table, name the classes"),
+        ("--loss binary_cross_entropy", "give --data.standardize-target false"),
+        ("--loss binary_cross_entropy --data.standardize-target false", "from 0 to 1"),
         ("--loss mze", "mse"),
         ("--loss mse --metric rms", "rmse"),
         ("--loss mse --partition iid", "--clients"),

@@ -95,7 +95,7 @@ def test_an_installed_preset_is_found_by_name_unless_a_file_has_it(name, tmp_pat
         ),
         (
             "early_stopping:min-delta=1",
-            "early_stopping:patience=10,monitor=val/loss,min_delta=1.0,mode=auto,stopping_threshold=none",
+            "early_stopping:patience=10,monitor=none,min_delta=1.0,mode=auto,stopping_threshold=none",
         ),
         ("diagnostics", "diagnostics"),
     ],

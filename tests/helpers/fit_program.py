@@ -57,7 +57,7 @@ def main(ranks: int, folder: Path) -> dict[str, Any]:
     found["each"] = fit.test(data=regression, per_client=True).to_dict()
     module = OnPlateau()
     again = trainer(run_dir=folder / "again", rounds=4, **options)
-    found["again"] = scores(again.fit(module, data(validation=classes(23))))
+    found["again"] = scores(again.fit(module, lambda: data(validation=classes(23))))
     found["module"] = state(module)
     try:
         trainer(devices=ranks + 1).fit(Lit(), data())

@@ -62,6 +62,14 @@ def test_what_compares_a_scalar_comes_behind_what_measures_it() -> None:
     assert parts.callbacks([compares, measures], *none) == [measures, compares]
 
 
+@pytest.mark.parametrize(("make", "score"), [(plain, "val/accuracy"), (lightning, "val_loss")])
+def test_early_stopping_follows_what_chooses_the_best_model(make: Any, score: str) -> None:
+    stop = fl.callbacks.EarlyStopping()
+    fit = trainer(callbacks=[stop])
+    fit.fit(*make())
+    assert abs(stop.score) == pytest.approx(fit.history[score].iloc[-1])
+
+
 @KINDS
 @pytest.mark.parametrize("method", ["fedavg", "fedbabu", "knn_per", "perfedavg"])
 def test_clients_are_fine_tuned(make: Any, method: str) -> None:

@@ -56,6 +56,17 @@ def test_a_schedule_may_be_of_the_number_of_rounds(tmp_path: Path) -> None:
         trainer(rounds=6, run_dir=tmp_path / "run").fit(lit(), data(), resume=True)
 
 
+@pytest.mark.parametrize("own", [{"local": AdamW}, {"lr": fl.cosine(0.1, 0.01)}, {}], ids=str)
+def test_the_optimizer_of_an_algorithm_is_replaced_which_is_said(
+    own: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine, plain = Lit(), Lit()
+    trainer(Algorithm()).fit(plain, data())
+    trainer(Algorithm(**own)).fit(mine, data())
+    assert distance(mine, plain) == 0
+    assert ("replaces the local optimizer" in capsys.readouterr().out) == bool(own)
+
+
 class Signed(SGD):
     """Keeps an option as an attribute, and counts its steps."""
 

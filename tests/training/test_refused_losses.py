@@ -94,7 +94,7 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),
     "a list of metrics": (
         lambda: trainer(loss="mse", metrics=[torchmetrics.R2Score()]).fit(net(), numbers()),
-        ("R2Score", "r2"),
+        ("R2Score()", "metrics={"),
     ),
     "metrics of nothing": (
         lambda: trainer(loss="mse", metrics=["r2"]).fit(net(), numbers()),
@@ -109,6 +109,25 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "metric of classes": (
         lambda: trainer(loss="mse", metrics=["auroc"]).fit(net(), numbers(test=0.2)),
         ("auroc", "not classes"),
+    ),
+    **{
+        f"{kind} for two classes": (
+            lambda loss=loss, y=y: trainer(loss=loss).fit(
+                net(), fl.FederatedData((X, y[:, None]), clients=owners())
+            ),
+            (found, "from 0 to 1"),
+        )
+        for kind, loss, y, found in (
+            ("numbers", "binary_cross_entropy", -Y.abs(), "is -"),
+            ("three classes", "binary_cross_entropy", COUNTS, "is 2"),
+            ("ignored classes", nn.BCEWithLogitsLoss(), COUNTS - 100.0, "is -100"),
+        )
+    },
+    "numbers for two classes to test": (
+        lambda: trainer(loss="binary_cross_entropy").fit(
+            net(), fl.FederatedData((X, Y.sigmoid()), (X, -Y.abs()), clients=owners())
+        ),
+        ("is -", "from 0 to 1"),
     ),
     "floats for classes": (lambda: trainer().fit(net(), numbers()), ("cross_entropy", "float32")),
     "targets": (

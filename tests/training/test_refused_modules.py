@@ -177,8 +177,11 @@ STEPS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "the end": (lambda self, _: setattr(self.trainer, "should_stop", True), "should_stop"),
     "logger": (lambda self, _: self.logger, "log numbers by self.log"),
     "the base's log": (lambda self, _: super(Lit, self).log("mine", 1.0), "call self.log in"),
-    "global_step": (lambda self, _: self.global_step, "global_step"),
+    "global_step": (lambda self, _: self.global_step, "use self.current_epoch, the round"),
+    "local_rank": (lambda self, _: self.local_rank, "self.trainer.global_rank"),
     "optimizers": (lambda self, _: self.optimizers(), "local/lr"),
+    "print": (lambda self, _: self.print("here"), "print if self.trainer.is_global_zero"),
+    "all_gather": (lambda self, b: self.all_gather(b["x"]), "every rank scores all batches"),
     "a moving average": (averages, "'norm.weight' in a step"),
     "a moving average of data": (averages_data, "'norm.weight' in a step"),
     "a logged sum": (

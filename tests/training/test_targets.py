@@ -201,9 +201,9 @@ def test_the_loss_of_padded_rows_is_the_mean_over_their_targets(batch_size: int)
         assert found == pytest.approx(loss.item())
 
 
-def test_numbers_above_one_are_no_binary_targets() -> None:
+def test_numbers_above_one_are_no_classes_of_one_score() -> None:
     given = fl.FederatedData((torch.randn(60, 2), torch.arange(60) % 3), clients=[0] * 60, test=0.5)
-    fit = trainer(loss="binary_cross_entropy", metrics=["accuracy"], batch_size=30)
+    fit = trainer(loss="mse", metrics=["accuracy"], batch_size=30)
     with pytest.raises(fl.UserError, match=r"accuracy.*not classes"):
         fit.fit(nn.Linear(2, 1), given)
 
