@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from lightning import LightningModule
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 
 from fl_lightning.core.algorithm import LocalFactory
 from fl_lightning.core.curves import OfRound
@@ -49,6 +49,13 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
         return local, lambda *_: rate, text
     lr, of_scheduler = schedule(name, optimizer, number, scheduler, rounds)
     return local, lr, f"{text}, {of_scheduler}"
+
+
+def is_plain_sgd(local: LocalFactory) -> bool:
+    """Whether an optimizer moves by the learning rate times the direction."""
+    made = local([nn.Parameter(torch.zeros(1))])
+    options = made.param_groups[0]
+    return isinstance(made, SGD) and not (options["momentum"] or options["weight_decay"])
 
 
 def _configured(name: str, given: Any) -> tuple[Optimizer, dict[str, Any]]:

@@ -27,7 +27,7 @@ from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.files import atomic
 from fl_lightning.training.lightning_hooks import is_lightning
 from fl_lightning.training.lightning_module import Part, StepModel
-from fl_lightning.training.lightning_optimizer import local_optimizer
+from fl_lightning.training.lightning_optimizer import is_plain_sgd, local_optimizer
 from fl_lightning.training.lightning_scheduler import Plateau
 from fl_lightning.training.task import NAMES, Task, owners
 
@@ -65,6 +65,13 @@ class LightningTask(Task):
         stand_in = self.steps.stand_in
         stand_in.rounds, stand_in.check_val_every_n_epoch = rounds, evaluate_every
         local, lr, self.optimizer = local_optimizer(self.module, rounds)
+        if "momentum" not in algorithm.sgd_options and not is_plain_sgd(local):
+            name = type(self.module).__name__
+            raise ModelError(
+                f"{repr(algorithm):.80} has an optimizer of its own, along whose direction the one "
+                f"of {name}.configure_optimizers, {self.optimizer}, would step: let it return SGD "
+                "without momentum and weight decay, or give lr="
+            )
         self.plateau = lr if isinstance(lr, Plateau) else None
         stand_in.rounds = None
         del stand_in.check_val_every_n_epoch

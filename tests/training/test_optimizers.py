@@ -67,6 +67,14 @@ def test_the_optimizer_of_an_algorithm_is_replaced_which_is_said(
     assert ("replaces the local optimizer" in capsys.readouterr().out) == bool(own)
 
 
+@pytest.mark.parametrize("method", ["local_adamw", "fedmuon"])
+def test_no_optimizer_steps_along_the_direction_of_another(method: str) -> None:
+    for make in (partial(AdamW, lr=0.01), partial(SGD, lr=0.01, momentum=0.9)):
+        with pytest.raises(fl.UserError, match="an optimizer of its own"):
+            trainer(method).fit(Lit(make), data())
+    trainer(method, rounds=1).fit(Lit(partial(SGD, lr=0.01)), data())
+
+
 class Signed(SGD):
     """Keeps an option as an attribute, and counts its steps."""
 
