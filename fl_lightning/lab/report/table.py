@@ -102,12 +102,12 @@ class Table:
             print(FORMATS[format or "markdown"](self))
             return
         head, *rows = self._lines(TERMINAL, lambda text: escape(text.strip("`")))
-        table = RichTable()
+        table, console = RichTable(), Console()
+        whole_names = self.text.iloc[:, 0].map(len).max() <= console.width / 2
         for place, heading in enumerate(head):
-            table.add_column(heading, no_wrap=not place, overflow="fold")
+            table.add_column(heading, no_wrap=whole_names and not place, overflow="fold")
         for row in rows:
             table.add_row(*row)
-        console = Console()
         console.print(table)
         console.print(escape(self.caption), style="italic", highlight=False)
 
