@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from citations import bibtex
 from curves import options, picture
-from evidence import recordings, reproduced
+from evidence import equations, recordings, reproduced
 from formulas import of_method
 from typing_extensions import Doc
 
@@ -92,7 +92,7 @@ def kinds(name: str) -> list[type[Term]]:
 
 
 def proofs(name: str) -> list[str]:
-    """The section on recordings and published numbers, if the method has any."""
+    """The section on what backs the method, if anything does."""
     lines = []
     if repositories := recordings()[name]:
         count = len(repositories)
@@ -100,6 +100,11 @@ def proofs(name: str) -> list[str]:
             f"- Replays {count} recorded trajector{'y' if count == 1 else 'ies'} of "
             f"{', '.join(f'`{r}`' for r in dict.fromkeys(repositories))} to 1e-9 in every round "
             "([how](../tests/golden/README.md))."
+        )
+    if headline(ALGORITHMS[name])[0] in equations():
+        lines.append(
+            "- Equals the paper's equation, written in NumPy, to rounding in every round "
+            "([who is right](../who-is-right.md))."
         )
     if name in reproduced():
         cells, distance = reproduced()[name]

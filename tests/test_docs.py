@@ -215,10 +215,14 @@ def test_the_pages_of_the_methods_show_their_options_and_terms(script):
             assert all(cell.strip() for cell in row.split("|")[1:-1]), f"an empty cell: {row}"
 
 
-def test_the_home_pages_count_the_methods_that_replay_recordings(script):
-    count = sum(map(bool, script("evidence").recordings().values()))
+def test_the_home_pages_count_the_methods_that_something_backs(script):
+    evidence, proofs = script("evidence"), script("method_pages").proofs
+    count, equal = sum(map(bool, evidence.recordings().values())), len(evidence.equations())
     for page in ("README.md", "docs/index.md"):
-        assert f" {count} methods equal released code" in (ROOT / page).read_text()
+        text = (ROOT / page).read_text()
+        assert f" {count} methods equal released code" in text
+        assert re.search(rf" {equal} (equal|the)\s+\[?papers' equations", text)
+    assert sum("who is right" in line for name in ALGORITHMS for line in proofs(name)) == equal
 
 
 def test_the_readme_cites_as_the_site_does(script):
