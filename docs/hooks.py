@@ -13,7 +13,7 @@ ROOT = HERE.parent
 OUTSIDE = {
     "benchmarks/RESULTS.md": "benchmarks/RESULTS.md",
     "benchmarks/reproduced.md": "benchmarks/reproduced.md",
-    "tests/golden/README.md": "tests/golden/README.md",
+    "tests/golden/recordings.md": "tests/golden/README.md",
     "contribute.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
 }

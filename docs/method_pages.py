@@ -99,7 +99,7 @@ def proofs(name: str) -> list[str]:
         lines.append(
             f"- Replays {count} recorded trajector{'y' if count == 1 else 'ies'} of "
             f"{', '.join(f'`{r}`' for r in dict.fromkeys(repositories))} to 1e-9 in every round "
-            "([how](../tests/golden/README.md))."
+            "([how](../tests/golden/recordings.md))."
         )
     if headline(ALGORITHMS[name])[0] in equations():
         lines.append(

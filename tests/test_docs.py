@@ -182,10 +182,15 @@ def test_the_files_that_a_page_names_exist(page):
     missing = [name for name in named if not (ROOT / name).exists()]
     missing += [link for link in linked if not (page.parent / link).exists()]
     generated = re.compile(
-        r"(\.\./)*((methods|papers|benchmarks)/\w+|tests/golden/README"
+        r"(\.\./)*((methods|papers|benchmarks)/\w+|tests/golden/recordings"
         r"|cite|changelog|contribute)\.md"
     )
     assert not [name for name in missing if not generated.fullmatch(name)]
+
+
+def test_a_page_of_the_site_takes_no_section_s_place():
+    """As a README does, whose title is then that of the section."""
+    assert "README.md" not in (ROOT / "mkdocs.yml").read_text()
 
 
 def test_the_readme_is_short_and_links_every_method():
