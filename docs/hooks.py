@@ -46,7 +46,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages and the font of the formulas."""
-    pages: dict[str, str | bytes] = {place: (ROOT / p).read_text() for place, p in OUTSIDE.items()}
+    texts = {place: (ROOT / path).read_text() for place, path in OUTSIDE.items()}
+    pages: dict[str, str | bytes] = {p: t.replace("](../docs/", "](../") for p, t in texts.items()}
     pages |= {"methods/index.md": method_pages.index(), "cite.md": citations.page()}
     pages |= {f"methods/{name}.md": method_pages.page(name) for name in method_pages.ALGORITHMS}
     pages |= paper_pages.pages()
