@@ -174,6 +174,17 @@ def test_the_blocks_of_a_page_run(page, workplace, monkeypatch):
                 run_command(line, monkeypatch)
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/coming-from.md"])
+def test_the_first_program_of_a_page_runs_on_rows_and_a_module(page, workplace):
+    """Which it does not make."""
+    program = re.findall(r"^```py\n(.*?)^```$", (ROOT / page).read_text(), re.S | re.M)[0]
+    users, y = torch.arange(1000) % 100, torch.arange(1000) % 3
+    names = {"rows": {"x": torch.randn(1000, 5), "y": y, "user_id": users}}
+    names |= dict.fromkeys(("module", "net"), torch.nn.Linear(5, 3))
+    exec(re.sub(r"rounds=\d+", "rounds=1", program), names)
+    assert len(names["trainer"].history) == 1
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_files_that_a_page_names_exist(page):
     text = page.read_text()
