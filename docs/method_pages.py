@@ -116,13 +116,19 @@ def proofs(name: str) -> list[str]:
 
 
 def relatives(name: str) -> list[str]:
-    """The section on the methods that share terms with this one, by term."""
+    """The section on the methods that share terms with this one, by term, and on its family."""
     lines = []
     for term in kinds(name):
         others = [o for o in ALGORITHMS if o != name and any(issubclass(t, term) for t in kinds(o))]
-        links = ", ".join(f"[{short_name(o)}]({o}.md)" for o in others)
-        lines += [f"- `{term.__name__}` is also in {links}."] * bool(others)
-    return ["## See also", "", *lines, ""] if lines else []
+        lines += [f"- `{term.__name__}` is also in {links(others)}."] * bool(others)
+    family = next(family for family in FAMILIES if name in functions(family))
+    lines.append(f"- {title(family)}: {links([o for o in functions(family) if o != name])}.")
+    return ["## See also", "", *lines, ""]
+
+
+def links(names: list[str], folder: str = "") -> str:
+    """Links to the pages of methods, from their folder or another one."""
+    return ", ".join(f"[{short_name(name)}]({folder}{name}.md)" for name in names)
 
 
 def citation(name: str) -> list[str]:
@@ -151,13 +157,7 @@ def index() -> str:
 
 def families() -> str:
     """A table of the families: their methods, with links from the home page."""
-    rows = [
-        (
-            title(family),
-            ", ".join(f"[{short_name(name)}](methods/{name}.md)" for name in functions(family)),
-        )
-        for family in FAMILIES
-    ]
+    rows = [(title(family), links([*functions(family)], "methods/")) for family in FAMILIES]
     return "\n".join(table(("family", "methods"), rows))
 
 

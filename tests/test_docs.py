@@ -31,7 +31,8 @@ from torch.distributed.run import get_args_parser
 
 from fl_lightning import DeviceDataset
 from fl_lightning.__main__ import main
-from fl_lightning.algorithms.registry import ALGORITHMS
+from fl_lightning.algorithms import lora
+from fl_lightning.algorithms.registry import ALGORITHMS, functions
 from fl_lightning.cli import choices
 from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
@@ -221,9 +222,12 @@ def test_ci_runs_the_make_targets_of_the_readme():
 def test_the_pages_of_the_methods_show_their_options_and_terms(script):
     method_pages = script("method_pages")
     index = method_pages.index()
+    other_models = {*functions(lora), "fedbn"}  # which the digits' perceptron has no layers for
     for name, make in ALGORITHMS.items():
         page = method_pages.page(name)
+        assert ("\n## On the digits\n" in page) == (name not in other_models)
         assert f"]({name}.md)" in index
+        assert "\n## See also\n\n- " in page
         for term in make().terms:
             assert f"### {type(term).__name__}\n" in page
         for option in signature(make).parameters:
