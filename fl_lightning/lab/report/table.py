@@ -8,7 +8,7 @@ from html import escape as escape_html
 from itertools import groupby
 from typing import Any, Literal
 
-from pandas import DataFrame, MultiIndex
+from pandas import DataFrame, Index, MultiIndex
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
@@ -72,8 +72,9 @@ class Table:
         text, commands = self.text.copy(), self._styles(LATEX)
         text.iloc[:, 0] = text.iloc[:, 0].map(lambda name: paper_name(name.strip("`")))
         heads = [self.heads.get(name, ("", name)) for name in map(str, text)]
-        if self.heads:
-            text.columns = commands.columns = MultiIndex.from_tuples(heads)
+        heads = [(paper_name(common), paper_name(own)) for common, own in heads]
+        names = MultiIndex.from_tuples(heads) if self.heads else Index([own for _, own in heads])
+        text.columns = commands.columns = names
         style = text.style.hide(axis="index").format(_tex).format_index(_tex, axis="columns")
         style = style.apply(lambda _: commands, axis=None)
         align = "l" + "r" * (len(heads) - 1)

@@ -204,6 +204,11 @@ def test_a_table_in_latex_has_common_headings_papers_names_and_true_minuses(tmp_
         assert "Overfull" not in (tmp_path / "t.log").read_text()
 
 
+def test_headings_in_latex_have_papers_names():
+    table = Table(DataFrame([["0", "97.22"]], columns=["class", "scaffold, seed 1"]))
+    assert r"class & SCAFFOLD, seed 1 \\" in table.latex().splitlines()
+
+
 @pytest.mark.parametrize("name", ["fedavg", "fedavg, lr 0.1, " + "a long name " * 9])
 def test_a_table_that_is_wider_than_the_terminal_continues_below(name, monkeypatch, capsys):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
