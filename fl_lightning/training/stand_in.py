@@ -32,7 +32,6 @@ INSTEAD = {
     "barebones": "call self.log in the place of super().log",  # which reads it first
     "callback_metrics": "the history has what is logged",
     "estimated_stepping_batches": "schedule by rounds, self.trainer.max_epochs",
-    "global_step": "self.current_epoch is the round",
     "logger": "log numbers by self.log",
     "loggers": "log numbers by self.log",
     "lr_scheduler_configs": "the history has local/lr",  # which self.lr_schedulers() reads

@@ -177,7 +177,7 @@ STEPS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "the end": (lambda self, _: setattr(self.trainer, "should_stop", True), "should_stop"),
     "logger": (lambda self, _: self.logger, "log numbers by self.log"),
     "the base's log": (lambda self, _: super(Lit, self).log("mine", 1.0), "call self.log in"),
-    "global_step": (lambda self, _: self.global_step, "self.current_epoch is the round"),
+    "global_step": (lambda self, _: self.global_step, "global_step"),
     "optimizers": (lambda self, _: self.optimizers(), "local/lr"),
     "a moving average": (averages, "'norm.weight' in a step"),
     "a moving average of data": (averages_data, "'norm.weight' in a step"),
