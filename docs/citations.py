@@ -45,7 +45,8 @@ def page() -> str:
     fields |= {"version": about["version"]}
     lines = [f"  {name} = {{{value}}}," for name, value in fields.items()]
     entry = "\n".join(["@software{fl_lightning,", *lines, "}"])
-    return f"# Cite\n\n{about['message']}\n\n```bibtex\n{entry}\n```\n\n{METHODS_NOTE}\n"
+    notes = f"{METHODS_NOTE}\n\nThe license is {about['license']}."
+    return f"# Cite\n\n{about['message']}\n\n```bibtex\n{entry}\n```\n\n{notes}\n"
 
 
 METHODS_NOTE = "The page of each [method](methods/index.md) has its paper in BibTeX. Cite it, too."

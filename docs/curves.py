@@ -8,6 +8,9 @@ from pandas import DataFrame, Series, read_csv
 FILE = Path(__file__).with_name("digits.csv")
 """Accuracies by round; `benchmarks/digits_curves.py` writes it."""
 
+OWN = Path(__file__).with_name("digits_own.csv")
+"""The same of clients' own models: means over the clients."""
+
 BASE = "fedavg"
 WIDTH, HEIGHT, LEFT, BOTTOM, RIGHT = 640, 230, 56, 28, 20
 LOWEST = 0.4
@@ -21,9 +24,10 @@ def picture(name: str, label: str) -> list[str]:
         name: The method's function.
         label: What the picture calls it.
     """
-    curves = accuracies()
-    if name not in curves:
+    file = next((file for file in (FILE, OWN) if name in accuracies(file)), None)
+    if file is None:
         return []
+    curves = accuracies(file)
     last = Series({"FedAvg": curves[BASE].iloc[-10:].mean(), label: curves[name].iloc[-10:].mean()})
     said = ", ".join(f"{who} {mean:.1%}" for who, mean in last.items())
     lines = [line(curves[BASE], "base"), "" if name == BASE else line(curves[name], "own")]
@@ -37,7 +41,8 @@ def picture(name: str, label: str) -> list[str]:
         f'by round: {said}">{"".join([*ticks, *ends, *lines])}</svg>'
     )
     command = f"`python recipes/digits.py --algorithm {name}{options(name)}`"
-    note = f"Test accuracy by round of {command}, beside FedAvg's (gray). {NOTE}"
+    what = "Mean test accuracy of clients' own models" if file == OWN else "Test accuracy"
+    note = f"{what} by round of {command}, beside FedAvg's (gray). {NOTE}"
     return ["## On the digits", "", svg, "", f"{note} Mean of the last ten rounds: {said}.", ""]
 
 
@@ -47,15 +52,15 @@ NOTE = (
 
 
 @cache
-def accuracies() -> DataFrame:
-    """The curves in `FILE`, by method."""
-    return read_csv(FILE, index_col="round").rename(columns=lambda name: name.split()[0])
+def accuracies(file: Path) -> DataFrame:
+    """The curves in a file, by method."""
+    return read_csv(file, index_col="round").rename(columns=lambda name: name.split()[0])
 
 
 @cache
 def options(name: str) -> str:
     """The options of a method's run that are not the recipe's, such as ` --lr 0.001`."""
-    columns = read_csv(FILE, nrows=0).columns
+    columns = [column for file in (FILE, OWN) for column in read_csv(file, nrows=0).columns]
     return next((c.removeprefix(name) for c in columns if c.split()[0] == name), "")
 
 

@@ -1,4 +1,4 @@
-"""What backs a method: recordings that it replays, published numbers that it reproduces."""
+"""What backs a method: recordings, the paper's equations, published numbers."""
 
 import re
 import sys
@@ -72,6 +72,13 @@ def repositories() -> dict[str, str]:
             prefixes.split(", "), re.findall(r"[\w-]+/[\w-]*\w", names), strict=False
         )
     }
+
+
+@cache
+def equations() -> set[str]:
+    """The headings of the methods that equal their papers' equations in docs/who-is-right.md."""
+    page = (ROOT / "docs" / "who-is-right.md").read_text()
+    return set(re.findall(r"^\| ([^|]+) \| equal, ", page, re.M))
 
 
 OURS = {

@@ -77,7 +77,8 @@ def mathml(latex: str, display: str) -> str:
     for macro, meaning in MACROS.items():
         latex = re.sub(macro, meaning, latex)
     found = re.sub(r"<mo>([a-z]{2,})</mo>", r"<mi>\1</mi>", convert(latex, display=display))
-    return found.replace("&#x0007E;", "&#x0223C;")  # max(a), not max (a); ~ as a relation
+    relation = "<mo>&#x0223C;</mo>"
+    return found.replace("<mi>&#x0007E;</mi>", relation)  # max(a), not max (a); ~ as a relation
 
 
 def fence(source: str, *_: Any, **__: Any) -> str:

@@ -13,7 +13,7 @@ ROOT = HERE.parent
 OUTSIDE = {
     "benchmarks/RESULTS.md": "benchmarks/RESULTS.md",
     "benchmarks/reproduced.md": "benchmarks/reproduced.md",
-    "tests/golden/README.md": "tests/golden/README.md",
+    "tests/golden/recordings.md": "tests/golden/README.md",
     "contribute.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
 }
@@ -46,7 +46,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages and the font of the formulas."""
-    pages: dict[str, str | bytes] = {place: (ROOT / p).read_text() for place, p in OUTSIDE.items()}
+    texts = {place: (ROOT / path).read_text() for place, path in OUTSIDE.items()}
+    pages: dict[str, str | bytes] = {p: t.replace("](../docs/", "](../") for p, t in texts.items()}
     pages |= {"methods/index.md": method_pages.index(), "cite.md": citations.page()}
     pages |= {f"methods/{name}.md": method_pages.page(name) for name in method_pages.ALGORITHMS}
     pages |= paper_pages.pages()

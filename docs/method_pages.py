@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from citations import bibtex
 from curves import options, picture
-from evidence import recordings, reproduced
+from evidence import equations, recordings, reproduced
 from formulas import of_method
 from typing_extensions import Doc
 
@@ -92,14 +92,19 @@ def kinds(name: str) -> list[type[Term]]:
 
 
 def proofs(name: str) -> list[str]:
-    """The section on recordings and published numbers, if the method has any."""
+    """The section on what backs the method, if anything does."""
     lines = []
     if repositories := recordings()[name]:
         count = len(repositories)
         lines.append(
             f"- Replays {count} recorded trajector{'y' if count == 1 else 'ies'} of "
             f"{', '.join(f'`{r}`' for r in dict.fromkeys(repositories))} to 1e-9 in every round "
-            "([how](../tests/golden/README.md))."
+            "([how](../tests/golden/recordings.md))."
+        )
+    if headline(ALGORITHMS[name])[0] in equations():
+        lines.append(
+            "- Equals the paper's equation, written in NumPy, to rounding in every round "
+            "([who is right](../who-is-right.md))."
         )
     if name in reproduced():
         cells, distance = reproduced()[name]
@@ -111,13 +116,19 @@ def proofs(name: str) -> list[str]:
 
 
 def relatives(name: str) -> list[str]:
-    """The section on the methods that share terms with this one, by term."""
+    """The section on the methods that share terms with this one, by term, and on its family."""
     lines = []
     for term in kinds(name):
         others = [o for o in ALGORITHMS if o != name and any(issubclass(t, term) for t in kinds(o))]
-        links = ", ".join(f"[{short_name(o)}]({o}.md)" for o in others)
-        lines += [f"- `{term.__name__}` is also in {links}."] * bool(others)
-    return ["## See also", "", *lines, ""] if lines else []
+        lines += [f"- `{term.__name__}` is also in {links(others)}."] * bool(others)
+    family = next(family for family in FAMILIES if name in functions(family))
+    lines.append(f"- {title(family)}: {links([o for o in functions(family) if o != name])}.")
+    return ["## See also", "", *lines, ""]
+
+
+def links(names: list[str], folder: str = "") -> str:
+    """Links to the pages of methods, from their folder or another one."""
+    return ", ".join(f"[{short_name(name)}]({folder}{name}.md)" for name in names)
 
 
 def citation(name: str) -> list[str]:
@@ -146,13 +157,7 @@ def index() -> str:
 
 def families() -> str:
     """A table of the families: their methods, with links from the home page."""
-    rows = [
-        (
-            title(family),
-            ", ".join(f"[{short_name(name)}](methods/{name}.md)" for name in functions(family)),
-        )
-        for family in FAMILIES
-    ]
+    rows = [(title(family), links([*functions(family)], "methods/")) for family in FAMILIES]
     return "\n".join(table(("family", "methods"), rows))
 
 

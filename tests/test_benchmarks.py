@@ -144,3 +144,10 @@ def test_random_combinations_are_trained_in_every_way(
     ways = "equal branches 1, equal resumed 1, equal stacked 1, equal together 1\n"
     assert run("combinations", *arguments) == ways
     assert re.fullmatch(r"28 [0-9a-f]{16}\n", run("combinations", *arguments, "--digests"))
+
+
+def test_the_chart_of_speeds_reads_the_table_of_the_guide(benchmarks: Callable[[str], Any]) -> None:
+    ways, rows = benchmarks("speed_figure").ratios()
+    assert len(ways) == 3
+    assert len(rows) == 4
+    assert rows["Flower: pfl's own CIFAR-10 benchmark"] == ["1.9", "2.8", "3.8"]

@@ -31,7 +31,8 @@ from torch.distributed.run import get_args_parser
 
 from fl_lightning import DeviceDataset
 from fl_lightning.__main__ import main
-from fl_lightning.algorithms.registry import ALGORITHMS
+from fl_lightning.algorithms import lora
+from fl_lightning.algorithms.registry import ALGORITHMS, functions
 from fl_lightning.cli import choices
 from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
@@ -174,6 +175,17 @@ def test_the_blocks_of_a_page_run(page, workplace, monkeypatch):
                 run_command(line, monkeypatch)
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/coming-from.md"])
+def test_the_first_program_of_a_page_runs_on_rows_and_a_module(page, workplace):
+    """Which it does not make."""
+    program = re.findall(r"^```py\n(.*?)^```$", (ROOT / page).read_text(), re.S | re.M)[0]
+    users, y = torch.arange(1000) % 100, torch.arange(1000) % 3
+    names = {"rows": {"x": torch.randn(1000, 5), "y": y, "user_id": users}}
+    names |= dict.fromkeys(("module", "net"), torch.nn.Linear(5, 3))
+    exec(re.sub(r"rounds=\d+", "rounds=1", program), names)
+    assert len(names["trainer"].history) == 1
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_files_that_a_page_names_exist(page):
     text = page.read_text()
@@ -182,10 +194,15 @@ def test_the_files_that_a_page_names_exist(page):
     missing = [name for name in named if not (ROOT / name).exists()]
     missing += [link for link in linked if not (page.parent / link).exists()]
     generated = re.compile(
-        r"(\.\./)*((methods|papers|benchmarks)/\w+|tests/golden/README"
+        r"(\.\./)*((methods|papers|benchmarks)/\w+|tests/golden/recordings"
         r"|cite|changelog|contribute)\.md"
     )
     assert not [name for name in missing if not generated.fullmatch(name)]
+
+
+def test_a_page_of_the_site_takes_no_section_s_place():
+    """As a README does, whose title is then that of the section."""
+    assert "README.md" not in (ROOT / "mkdocs.yml").read_text()
 
 
 def test_the_readme_is_short_and_links_every_method():
@@ -205,9 +222,12 @@ def test_ci_runs_the_make_targets_of_the_readme():
 def test_the_pages_of_the_methods_show_their_options_and_terms(script):
     method_pages = script("method_pages")
     index = method_pages.index()
+    other_models = {*functions(lora), "fedbn"}  # which the digits' perceptron has no layers for
     for name, make in ALGORITHMS.items():
         page = method_pages.page(name)
+        assert ("\n## On the digits\n" in page) == (name not in other_models)
         assert f"]({name}.md)" in index
+        assert "\n## See also\n\n- " in page
         for term in make().terms:
             assert f"### {type(term).__name__}\n" in page
         for option in signature(make).parameters:
@@ -215,10 +235,14 @@ def test_the_pages_of_the_methods_show_their_options_and_terms(script):
             assert all(cell.strip() for cell in row.split("|")[1:-1]), f"an empty cell: {row}"
 
 
-def test_the_home_pages_count_the_methods_that_replay_recordings(script):
-    count = sum(map(bool, script("evidence").recordings().values()))
+def test_the_home_pages_count_the_methods_that_something_backs(script):
+    evidence, proofs = script("evidence"), script("method_pages").proofs
+    count, equal = sum(map(bool, evidence.recordings().values())), len(evidence.equations())
     for page in ("README.md", "docs/index.md"):
-        assert f" {count} methods equal released code" in (ROOT / page).read_text()
+        text = (ROOT / page).read_text()
+        assert f" {count} methods equal released code" in text
+        assert re.search(rf" {equal} (equal|the)\s+\[?papers' equations", text)
+    assert sum("who is right" in line for name in ALGORITHMS for line in proofs(name)) == equal
 
 
 def test_the_readme_cites_as_the_site_does(script):

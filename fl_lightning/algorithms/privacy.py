@@ -24,7 +24,7 @@ def dp_fedavg(
     clients takes part with probability q, and n is standard normal.
 
     Formula:
-        server: w^{t+1} = w^t + \frac{1}{qN} \Bigl( \sum_{i \in S} \delta_i \min\Bigl(1,
+        server: w^{t+1} = w^t + \frac{1}{qN} \Bigl( \sum_{i \in S} \delta_i\, \min\Bigl(1,
             \frac{C}{\|\delta_i\|}\Bigr) + z\, C\, n \Bigr), \quad \delta_i = u_i - w^t, \quad n
             \sim \mathcal{N}(0, I)
         with: q \text{: the probability that a client takes part}

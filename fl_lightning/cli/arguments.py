@@ -1,6 +1,7 @@
 """Options of a program, from signatures and docstrings, and as a command line names them."""
 
 import argparse
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -59,12 +60,16 @@ class _Repeated(argparse.Action):
         setattr(namespace, self.dest, None if values is None else (*earlier, *added))
 
 
+LITERAL = re.compile(r"^( |python |fabric |fl-lightning )", re.MULTILINE)
+"""A line of a paragraph that keeps its lines. Ruff unindents a docstring's block of commands."""
+
+
 class _Formatter(argparse.HelpFormatter):
-    """Wraps the paragraphs of a text, but for those with indented lines."""
+    """Wraps the paragraphs of a text, but for those with indented lines or commands."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(
-            part if "\n " in f"\n{part}" else fill(part, width, break_on_hyphens=False)
+            part if LITERAL.search(part) else fill(part, width, break_on_hyphens=False)
             for part in text.strip("\n").split("\n\n")
         )
 

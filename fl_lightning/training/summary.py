@@ -97,8 +97,8 @@ def effects(name: str, o: Options, federation: Federation, advise: bool) -> Iter
     fixed = o.sampling != "bernoulli" and hasattr(federation.sampler, "largest")
     if fixed and _differs(cohort / total, o.participation):
         yield f"--participation {o.participation:g} of {total:,} clients is {cohort:,} a round"
+    passes = (clients.sizes / o.batch_size).ceil()
     if o.local_steps is None and not isinstance(o.local_epochs, Draw):
-        passes = (clients.sizes / o.batch_size).ceil()
         epochs = ((o.local_epochs * passes).round().clamp(min=1) / passes).mean().item()
         if _differs(epochs, o.local_epochs):
             yield f"--local-epochs {o.local_epochs:g} is {epochs:.2g} on average, in whole steps"
@@ -115,7 +115,8 @@ def effects(name: str, o: Options, federation: Federation, advise: bool) -> Iter
         few = len(with_single_batch(clients))
         yield f"{few:,} of {total:,} clients skip a last batch of one sample: BatchNorm needs two"
     small = federation.w.numel() < SMALL and device.type == "cpu" and not o.compile
-    if small and o.executor == "auto" and cohort >= 5 * federation.fabric.world_size:
+    alike = bool(passes.min() == passes.max())  # clients of unequal lengths wait for each other
+    if small and alike and o.executor == "auto" and cohort >= 5 * federation.fabric.world_size:
         yield "--executor stacked trains so small a model about twice as fast"
     if o.compile and clients.sizes.max() < o.batch_size:
         yield f"--compile has no effect: no client has a full batch of {o.batch_size:,} samples"

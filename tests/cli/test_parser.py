@@ -286,3 +286,9 @@ def test_a_missing_row_is_noted_once(tmp_path, capsys, monkeypatch):
 )
 def test_a_file_that_does_not_fit_is_one_sentence(text, words, tmp_path, sentence):
     assert words in sentence(parse, *written(tmp_path, text))
+
+
+def test_commands_without_indentation_keep_their_lines(capsys):
+    """As Ruff leaves them in a docstring that ends with them."""
+    ArgumentParser("mine", description="Data.\n\npython mine.py\nfabric run mine.py").print_help()
+    assert "python mine.py\nfabric run mine.py\n" in capsys.readouterr().out

@@ -190,6 +190,10 @@ def printed(capsys, tmp_path):
         ("--parallel-clients 4", "--parallel-clients has no effect: add --executor stacked"),
         ("--participation 0.04", "--participation 0.04 of 6 clients is 1 a round"),
         ("--local-epochs 0.01", "--local-epochs 0.01 is 0.25 on average"),
+        (
+            "--participation 1 --batch-size 2000 --model.hidden 32",
+            "--executor stacked trains so small a model",
+        ),
         ("--compile --batch-size 2000", "no client has a full batch of 2,000 samples"),
         ("--algorithm local_only", "local_only trains clients' own models"),
         ("--algorithm local_only --server-lr 0.5", "--server-lr has no effect: clients send"),
@@ -215,6 +219,7 @@ def test_a_run_prints_weights_and_effects_that_its_user_may_not_expect(argv, lin
         "--participation 0.04 --sampling bernoulli",
         "--participation 0.95 --sampling weighted --weighting uniform",
         "--local-epochs 0.01 --local-steps none --batch-size 1",
+        "--participation 1 --partition dirichlet --partition.alpha 0.1 --model.hidden 32",
         "--algorithm knn_per --finetune-epochs 1",
         "--algorithm fedsol --algorithm.scope all",
     ],
@@ -223,3 +228,4 @@ def test_an_ordinary_run_prints_no_such_line(argv, printed):
     said = printed(argv)
     for words in ("no effect", "a round\n", "on average, in", "count twice", "own models: "):
         assert words not in said
+    assert "so small a model" not in said

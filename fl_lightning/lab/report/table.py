@@ -8,7 +8,7 @@ from html import escape as escape_html
 from itertools import groupby
 from typing import Any, Literal
 
-from pandas import DataFrame, MultiIndex
+from pandas import DataFrame, Index, MultiIndex
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
@@ -72,8 +72,9 @@ class Table:
         text, commands = self.text.copy(), self._styles(LATEX)
         text.iloc[:, 0] = text.iloc[:, 0].map(lambda name: paper_name(name.strip("`")))
         heads = [self.heads.get(name, ("", name)) for name in map(str, text)]
-        if self.heads:
-            text.columns = commands.columns = MultiIndex.from_tuples(heads)
+        heads = [(paper_name(common), paper_name(own)) for common, own in heads]
+        names = MultiIndex.from_tuples(heads) if self.heads else Index([own for _, own in heads])
+        text.columns = commands.columns = names
         style = text.style.hide(axis="index").format(_tex).format_index(_tex, axis="columns")
         style = style.apply(lambda _: commands, axis=None)
         align = "l" + "r" * (len(heads) - 1)
@@ -102,14 +103,39 @@ class Table:
             print(FORMATS[format or "markdown"](self))
             return
         head, *rows = self._lines(TERMINAL, lambda text: escape(text.strip("`")))
-        table = RichTable()
-        for place, heading in enumerate(head):
-            table.add_column(heading, no_wrap=not place, overflow="fold")
-        for row in rows:
-            table.add_row(*row)
         console = Console()
-        console.print(table)
+        for block in self._blocks(console.width):
+            table = RichTable()
+            for place, width in block.items():
+                table.add_column(head[place], width=width, overflow="fold")
+            for row in rows:
+                table.add_row(*(row[place] for place in block))
+            console.print(table)
         console.print(escape(self.caption), style="italic", highlight=False)
+
+    def _blocks(self, width: int) -> list[dict[int, int]]:
+        """Widths of columns by place, in blocks that fit into a terminal; each has the names.
+
+        One block where all fit. Else headings break between words, and so do names of more than
+        half the width. Columns that belong together stay so where they fit.
+        """
+        heads = [*map(str, self.text)]
+        cells = [max(map(len, map(str, column)), default=0) for column in self.text.to_numpy().T]
+        whole = {k: max(len(head), cells[k]) for k, head in enumerate(heads)}
+        if _total(whole) <= width:
+            return [whole]
+        least = {k: max([cells[k], *map(len, heads[k].split())]) for k in whole if k}
+        names = min(whole[0], max(width // 2, width - _total(least) - 3))
+        least = {k: min(w, width - _total({0: names}) - 3) for k, w in least.items()}
+        blocks = [{0: names}]
+        for _, group in groupby(least, lambda k: self.heads.get(heads[k], ("",))[0] or heads[k]):
+            together = {k: least[k] for k in group}
+            fits = _total({0: names} | together) <= width
+            for part in [together] if fits else [{k: w} for k, w in together.items()]:
+                if _total(blocks[-1] | part) > width:
+                    blocks.append({0: names})
+                blocks[-1] |= part
+        return blocks
 
     def _lines(self, styles: Mapping[str, str], clean: Callable[[Any], str]) -> list[list[str]]:
         """Headings and rows as text."""
@@ -122,6 +148,11 @@ class Table:
         text = self.text
         marks = self.marks.reindex(index=text.index, columns=text.columns, fill_value="")
         return marks.map(styles.__getitem__)
+
+
+def _total(widths: Mapping[int, int]) -> int:
+    """The width of a table in a terminal, with its lines and spaces."""
+    return sum(widths.values()) + 3 * len(widths) + 1
 
 
 def _tex(text: object) -> str:

@@ -28,13 +28,15 @@ def test_the_command_prints_and_draws(tmp_path, capsys):
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_command_shows_a_table_in_a_terminal(tmp_path, capsys, monkeypatch):
-    run(tmp_path / "a", [0.5], algorithm="mine.py:[own]")
+@pytest.mark.parametrize("algorithm", ["mine.py:[own]", f"mine.py:[own] {'long ' * 40}"])
+def test_the_command_shows_a_table_in_a_terminal(algorithm, tmp_path, capsys, monkeypatch):
+    run(tmp_path / "a", [0.5], algorithm=algorithm)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "120")
     main(["compare", str(tmp_path)])
     shown = capsys.readouterr().out
     assert "mine.py:[own]" in shown
+    assert "50.00" in shown
     assert "test accuracy of the global model" in shown
 
 

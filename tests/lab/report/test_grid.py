@@ -1,6 +1,7 @@
 """Scores and tables."""
 
 import subprocess
+import sys
 from shutil import which
 
 import pytest
@@ -201,6 +202,25 @@ def test_a_table_in_latex_has_common_headings_papers_names_and_true_minuses(tmp_
         command = ["pdflatex", "-interaction=batchmode", "-halt-on-error", "t.tex"]
         subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
         assert "Overfull" not in (tmp_path / "t.log").read_text()
+
+
+def test_headings_in_latex_have_papers_names():
+    table = Table(DataFrame([["0", "97.22"]], columns=["class", "scaffold, seed 1"]))
+    assert r"class & SCAFFOLD, seed 1 \\" in table.latex().splitlines()
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedavg, lr 0.1, " + "a long name " * 9])
+def test_a_table_that_is_wider_than_the_terminal_continues_below(name, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    kinds = "ours", "publ.", "diff."
+    heads = {f"{k}0% {kind}": (f"{k}0%", kind) for k in range(1, 6) for kind in kinds}
+    numbers = [f"{place}.25 ± 0.{place}" for place in range(15)]
+    Table(DataFrame([[name, *numbers]], columns=["method", *heads]), heads=heads).show()
+    shown = capsys.readouterr().out
+    assert {len(line) <= 60 for line in shown.splitlines() if line.startswith("│")} == {True}
+    assert all(number in shown for number in numbers)
+    assert shown.count("fedavg") > 1
 
 
 def test_seconds_to_a_target_are_those_of_training(tmp_path):
