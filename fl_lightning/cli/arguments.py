@@ -53,7 +53,7 @@ class _Repeated(argparse.Action):
     """Collects the values of a repeated flag, which replace the default."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, flag: str | None = None) -> None:
-        """Add a value, or those of a tuple."""
+        """Add a value, or each of a tuple."""
         earlier = getattr(namespace, self.dest)
         earlier = () if earlier is self.default else earlier or ()
         added = values if isinstance(values, tuple) else (values,)
