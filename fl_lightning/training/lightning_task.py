@@ -68,7 +68,7 @@ class LightningTask(Task):
         if "momentum" not in algorithm.sgd_options and not is_plain_sgd(local):
             name = type(self.module).__name__
             raise ModelError(
-                f"{repr(algorithm):.80} has an optimizer of its own, along whose direction the one "
+                f"{algorithm!r:.80} has an optimizer of its own, along whose direction the one "
                 f"of {name}.configure_optimizers, {self.optimizer}, would step: let it return SGD "
                 "without momentum and weight decay, or give lr="
             )
