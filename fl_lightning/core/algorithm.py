@@ -156,10 +156,10 @@ class Algorithm:
         return combining(self.terms)
 
     @property
-    def _parts(self) -> dict[int | str, Any]:
+    def _parts(self) -> dict[Any, Any]:
         """What may hold coefficients: the terms by index, and arguments by name."""
-        named = {name: getattr(self, name) for name in ("weight", "rate", "predict")}
-        return {**dict(enumerate(self.terms)), **named}
+        parts: dict[Any, Any] = dict(enumerate(self.terms))
+        return parts | {name: getattr(self, name) for name in ("weight", "rate", "predict")}
 
     @property
     def curves(self) -> dict[Place, Curve]:

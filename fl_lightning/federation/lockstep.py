@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from fl_lightning.core.curves import Curve, exponential, with_number
+from fl_lightning.core.curves import Curve, exponential
 from fl_lightning.core.network import digest
 from fl_lightning.core.programs import differing_numbers, numbers_at, numbers_of, program_of
 from fl_lightning.core.vector import Layout
@@ -254,12 +254,12 @@ def check_one_program(federations: Sequence[Federation]) -> None:
         places = differing_numbers(algorithms)
     except UserError as error:
         raise ProgramError(str(error)) from None
-    terms, numbers = list(algorithms[0].terms), numbers_of(algorithms[0])
-    for i, *path in places:
-        number = numbers[i, *path]
-        if not isinstance(number, Curve):  # a curve that stays: its number is a tensor, too
-            terms[i] = with_number(terms[i], tuple(path), exponential(number, 1))
-    made, classes = algorithms[0].replace(terms=terms), first.clients.dataset.num_classes
+    still = {  # curves that stay: their numbers are tensors, too
+        place: exponential(number, 1)
+        for place, number in numbers_of(algorithms[0]).items()
+        if place in places and not isinstance(number, Curve)
+    }
+    made, classes = algorithms[0].with_coefficients(still), first.clients.dataset.num_classes
     try:
         first.server.rehearse(made, classes, parallel=True, compiled=True)
     except Exception as error:  # whatever a term's code raises
