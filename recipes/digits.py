@@ -1,10 +1,8 @@
-"""Handwritten digits of scikit-learn; no download, clients have few classes each.
+"""Handwritten digits of scikit-learn, no download: 20 clients with few classes each.
 
-    python recipes/digits.py
-    python recipes/digits.py --algorithm scaffold --rounds 50
-    fabric run recipes/digits.py --algorithm fedlesam -- --help
-
-There are 20 clients, of which five train in a round.
+python recipes/digits.py
+python recipes/digits.py --algorithm scaffold --rounds 50
+fabric run recipes/digits.py --algorithm fedlesam -- --help
 """
 
 import torch

@@ -1,10 +1,8 @@
 """Next characters of a text with a Transformer or an LSTM; no download, topics are clients.
 
-    python recipes/text.py
-    python recipes/text.py --model char_lstm --lr 1
-    python recipes/text.py --data text_folder --data-dir path/to/folder
-
-The topics are of Python's language reference. Each file of a text folder is a client.
+python recipes/text.py
+python recipes/text.py --model char_lstm --lr 1
+python recipes/text.py --data text_folder --data-dir path/to/folder
 """
 
 from fl_lightning.data.row_sources import topics
