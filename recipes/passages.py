@@ -8,6 +8,9 @@ The topics are of Python's language reference. A folder, or a name on the Huggin
 model's weights and its tokenizer.
 """
 
+from collections.abc import Callable, Iterable
+from functools import partial
+
 import torch
 from torch import nn
 
@@ -35,18 +38,13 @@ def passages(
     """
     from pydoc_data.topics import topics
 
-    def tokens(text: str) -> list[int]:
-        return [*text.encode()]
-
+    encode: Callable[[str], Iterable[int]] = str.encode
     if tokenizer is not None:
         from transformers import AutoTokenizer
 
-        encode = AutoTokenizer.from_pretrained(tokenizer).encode
-
-        def tokens(text: str) -> list[int]:
-            return encode(text, add_special_tokens=False)
-
-    parts = [torch.tensor(tokens(topics[name])).unfold(0, length, length) for name in TOPICS]
+        named = AutoTokenizer.from_pretrained(tokenizer)
+        encode = partial(named.encode, add_special_tokens=False)
+    parts = [torch.tensor([*encode(topics[name])]).unfold(0, length, length) for name in TOPICS]
     labels = torch.arange(len(TOPICS)).repeat_interleave(torch.tensor([*map(len, parts)]))
     owners = fl.partitions.dirichlet(alpha=alpha, clients=clients)
     return fl.FederatedData(
