@@ -51,7 +51,7 @@ class Chosen:
 
     @property
     def file(self) -> Path | None:
-        """The file of a user-defined function; None for those of packages and notebooks.
+        """The file of a user-defined function; None if a package or a notebook has it.
 
         Of a function that a recipe imports from beside it, it is the recipe.
         """
